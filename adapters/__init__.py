@@ -1,0 +1,24 @@
+"""phyai_adapters: one file per policy model. Names are resolved here and nowhere else."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from phyai_core.adapter import Adapter
+
+ADAPTERS = {
+    "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
+}
+
+
+def load_adapter(name: str, checkpoint: Path | None, device: torch.device) -> Adapter:
+    """Load the adapter `name`. Raises ValueError with the allowed names, or naming the checkpoint file at fault."""
+    if name not in ADAPTERS:
+        raise ValueError(f"adapter: {name!r} is unknown; allowed: {', '.join(sorted(ADAPTERS))}")
+    module, _, attribute = ADAPTERS[name].partition(":")
+    return getattr(import_module(module), attribute).load(checkpoint, device)

@@ -1,0 +1,1 @@
+"""phyai_kernels: one file per operation: formula, plain reference, Triton kernel."""

@@ -1,0 +1,19 @@
+# ROS 2 wheels export targets that still carry the include paths of the machine they were built on
+# (/opt/python/cp3XX-cp3XX/...). CMake refuses paths that do not exist, so replace them by those of the
+# Python in use. A ROS installation has no such paths: there, nothing changes.
+function(_phyai_fix_wheel_includes)
+  get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(paths ${target} INTERFACE_INCLUDE_DIRECTORIES)
+    if(NOT paths MATCHES "/opt/python/cp")
+      continue()
+    endif()
+    list(FILTER paths EXCLUDE REGEX "/opt/python/cp")
+    list(APPEND paths ${Python3_INCLUDE_DIRS} ${Python3_NumPy_INCLUDE_DIRS})
+    list(REMOVE_DUPLICATES paths)
+    set_target_properties(${target} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${paths}")
+  endforeach()
+endfunction()
+
+# Deferred to the end of the directory: the targets appear while packages are found.
+cmake_language(DEFER CALL _phyai_fix_wheel_includes)

@@ -1,6 +1,6 @@
 """The adapter contract: what a policy means, apart from how it is run.
 
-Flow time t runs from 0 (noise) to 1 (action); models that run the other way convert inside. Batch is always the first axis.
+Flow time t runs from 0 (noise) to 1 (action); models that run the other way convert inside. Batch is the first axis.
 Letters in shapes: B batch, H action horizon, A' model action dims, A robot action dims.
 """
 
@@ -25,11 +25,11 @@ class Adapter(ABC):
     @classmethod
     @abstractmethod
     def load(cls, checkpoint: Path | None, device: torch.device) -> Adapter:
-        """Read a checkpoint (None: the weights shipped with the package). Raises ValueError naming the file and the fix."""
+        """Read a checkpoint (None: the shipped weights). Raises ValueError naming the file and the fix."""
 
     @abstractmethod
     def preprocess(self, obs: Observation) -> dict[str, Tensor]:
-        """Observation -> CPU tensors with B = 1. Raises ValueError when camera keys or the state length differ from the spec."""
+        """Observation -> CPU tensors with B = 1. Raises ValueError where cameras or state differ from spec."""
 
     @abstractmethod
     def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Any:
@@ -41,7 +41,10 @@ class Adapter(ABC):
 
     @abstractmethod
     def denoise_step(self, prefix: Any, latents: Tensor, flow_time: Tensor) -> Tensor:
-        """Velocity dx/dt [B, H, A'] at latents [B, H, A'] and per-row flow time [B, H]. Pure, fixed shape, no host synchronisation."""
+        """Velocity dx/dt [B, H, A'] at latents [B, H, A'] and per-row flow time [B, H].
+
+        Pure, of fixed shape and without host synchronisation, so that a CUDA graph can hold it.
+        """
 
     @abstractmethod
     def postprocess(self, latents: FloatArray, obs: Observation) -> FloatArray:

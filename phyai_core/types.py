@@ -67,12 +67,14 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class Source:
-    """One input that an observation used: its header stamp (ROS time), arrival (steady) and arrival tick."""
+    """One sample that an observation used, with the times of its way to us."""
 
     name: str
-    stamp_ns: int
-    arrival_ns: int
+    stamp_ns: int  # header stamp, ROS time
+    arrival_ns: int  # in our callback, steady time
     arrival_tick: int
+    arrival_stamp_ns: int = 0  # the same instant in ROS time; 0: unknown
+    published_stamp_ns: int = 0  # when the publisher handed it to the middleware, ROS time; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Leftover:
     """What the running chunk still holds from the launch tick on; row 0 belongs to the launch tick itself.
 
     `latent` [V, A'] is in model units as sampled; `actions` [V, A] in robot units as emitted (after safety).
-    `delay` is the forecast d in ticks, `execution_horizon` the s expected for the new chunk.
+    `delay` is the forecast d in ticks, `execution_horizon` the s of the running chunk: rows behind the launch.
     """
 
     latent: FloatArray
@@ -173,6 +175,19 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Adoption:
+    """How a chunk was swapped in: what ControlTiming needs of the tick that did it."""
+
+    request: InferenceRequest
+    ready_ns: int  # steady time at which the chunk was delivered
+    entry_row: int
+    delay_counted: int  # ticks from launch to adoption
+    execution_horizon: int  # ticks between this launch and the one before; 0 for the first of an epoch
+    queue_left: int  # rows of the old chunk that were still to come
+    seam: float  # largest absolute second difference over the joints at the swap; NaN without two rows before
+
+
+@dataclass(frozen=True)
 class Command:
     """Exactly one per tick."""
 
@@ -184,4 +199,8 @@ class Command:
     row: FloatArray | None = None  # [A] robot units, set iff action is RUN
     chunk: ActionChunk | None = None  # the chunk `row` comes from
     index: int = -1  # row index in `chunk`
-    adopted: bool = False  # True in the tick that swapped `chunk` in (index is its entry row)
+    adoption: Adoption | None = None  # set in the tick that swapped `chunk` in (index is its entry row)
+
+    @property
+    def adopted(self) -> bool:
+        return self.adoption is not None

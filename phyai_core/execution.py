@@ -1,0 +1,35 @@
+"""Settings and counters of an executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    """`mode` sync waits for each inference; every other mode overlaps. Horizons and delays in ticks."""
+
+    mode: str = "identity"
+    execution_horizon: int = 8  # s_min: ticks between two launches
+    delay_window: int = 10
+    delay_quantile: float = 1.0
+    delay_initial: int = 1
+    hold_limit_s: float = 0.2  # HOLD becomes STOP after this
+    hang_after_s: float = 5.0  # an inference that runs longer is a policy fault
+    late_policy: str = "consumed"  # consumed: a late chunk enters where the robot stopped; time: where it would be now
+
+
+@dataclass
+class Counters:
+    """Since construction. Ticks of a wait that the mode asks for (sync, first chunk) are not starved."""
+
+    ticks: int = 0
+    missed_ticks: int = 0
+    starved_ticks: int = 0
+    hold_ticks: int = 0
+    stops: int = 0
+    chunks: int = 0
+    chunks_discarded: int = 0  # results of an older epoch
+    chunks_rejected: int = 0  # non-finite, misshapen or refused by the guard
+    chunks_expired: int = 0  # so late that no row was left
+    policy_errors: int = 0

@@ -1,0 +1,60 @@
+"""Forecast of the inference delay d, in ticks, from counted delays; and whether a chunk can bear it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+
+class DelayForecast:
+    """A quantile over the last `window` counted delays, so that one spike is forgotten after `window` chunks.
+
+    Quantile 1 is the largest of the window (the RTC paper): smooth, but slower to react than a smaller quantile.
+    Count only real overlaps: no warm-up, no first chunk of an epoch.
+    """
+
+    def __init__(self, window: int = 10, quantile: float = 1.0, initial: int = 0) -> None:
+        """`initial` [ticks] stands in the window until real delays push it out. Raises ValueError for bad settings."""
+        if window < 1:
+            raise ValueError(f"rtc.delay_window is {window}; allowed is an integer >= 1.")
+        if not 0.0 < quantile <= 1.0:
+            raise ValueError(f"rtc.delay_quantile is {quantile}; allowed is above 0 and up to 1.")
+        if initial < 0:
+            raise ValueError(f"rtc.delay_initial is {initial}; allowed is an integer >= 0.")
+        self._quantile = quantile
+        self._initial = initial
+        self._counted: deque[int] = deque(maxlen=window)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every counted delay: the forecast is `initial` again."""
+        self._counted.clear()
+        self._counted.append(self._initial)
+
+    def push(self, counted: int) -> None:
+        """Add the ticks one chunk took from launch to adoption."""
+        self._counted.append(counted)
+
+    def forecast(self) -> int:
+        """Smallest delay in the window that at least the share `quantile` of the window does not exceed, in ticks."""
+        # The small term keeps 0.7 * 10 = 7.000000000000001 from asking for an eighth.
+        rank = max(1, math.ceil(self._quantile * len(self._counted) - 1e-9))
+        return sorted(self._counted)[rank - 1]
+
+
+def check_feasible(horizon: int, execution_horizon: int, delay: int) -> str | None:
+    """None when d <= s <= H - d, otherwise a sentence with the numbers and a way out.
+
+    Outside this range the running chunk ends before the next one is there (s > H - d), or inference alone already
+    takes longer than the s ticks one chunk is meant to be executed for (d > s).
+    """
+    numbers = (
+        f"execution horizon s = {execution_horizon}, action horizon H = {horizon}, inference delay d = {delay} ticks"
+    )
+    if 2 * delay > horizon:
+        return f"No execution horizon fits ({numbers}): d may be at most H / 2 = {horizon // 2}; make inference faster."
+    if execution_horizon < delay:
+        return f"Inference takes longer than a chunk is executed ({numbers}): raise s to {delay} or more."
+    if execution_horizon > horizon - delay:
+        return f"The chunk ends before the next one is ready ({numbers}): lower s to H - d = {horizon - delay} or less."
+    return None

@@ -11,6 +11,7 @@ class ExecutorConfig:
 
     mode: str = "identity"
     execution_horizon: int = 8  # s_min: ticks between two launches
+    launch_early: bool = True  # launch before s_min where the forecast says that the chunk would run out otherwise
     delay_window: int = 10
     delay_quantile: float = 1.0
     delay_initial: int = 1

@@ -110,9 +110,10 @@ class RtcExecutor:
     def _skip(self, missed: int) -> None:
         self.counters.missed_ticks += missed
         if self._chunk is not None:
-            self._cursor = min(self._cursor + missed, len(self._chunk.actions))
+            advanced = min(missed, len(self._chunk.actions) - self._cursor)
+            self._cursor += advanced
             if self._flight is not None:
-                self._flight.emitted += missed
+                self._flight.emitted += advanced
 
     def _hung(self, now_ns: int) -> Fault | None:
         request = self._running or self._pending
@@ -160,7 +161,7 @@ class RtcExecutor:
             return False
         if self._chunk is None or self._cursor >= self.config.execution_horizon:
             return True
-        if self.config.mode == "sync":
+        if self.config.mode == "sync" or not self.config.launch_early:
             return False
         return self._cursor >= len(self._chunk.actions) - self._forecast.forecast() - LAUNCH_MARGIN_TICKS
 
@@ -254,8 +255,9 @@ class RtcExecutor:
 
     def take_request(self) -> InferenceRequest | None:
         with self._changed:
-            self._running, self._pending = self._pending, None
-            return self._running
+            request, self._pending = self._pending, None
+            self._running = request or self._running
+            return request
 
     def compute(self, request: InferenceRequest) -> ActionChunk | Fault:
         """The chunk, or a fault: the policy is foreign code, and whatever it raises, the robot keeps its contract."""

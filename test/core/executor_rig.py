@@ -28,14 +28,16 @@ def make_chunk(request: InferenceRequest, horizon: int) -> ActionChunk:
 class Rig:
     """Executor, stepped inference and a trace of what every tick did."""
 
-    def __init__(self, horizon: int, delays, infer=None, guard=None, **config):
+    def __init__(self, horizon: int, delays, infer=None, guard=None, then: int = 1, **config):
         self.spec = make_spec(horizon)
         self.requests: list[InferenceRequest] = []
         self._infer = infer or (lambda request: make_chunk(request, horizon))
         config.setdefault("hold_limit_s", 1e9)
-        self.executor = RtcExecutor(self.spec, ExecutorConfig(**config), self._record, guard, now_ns=lambda: self.now_ns)
+        self.executor = RtcExecutor(
+            self.spec, ExecutorConfig(**config), self._record, guard, now_ns=lambda: self.now_ns
+        )
         pending = iter(delays)
-        self.inference = SteppedInference(self.executor, lambda request: next(pending, 1))
+        self.inference = SteppedInference(self.executor, lambda request: next(pending, then))
         self.k = -1
         self.trace: list[Command] = []
 

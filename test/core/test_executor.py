@@ -1,5 +1,4 @@
 """Guards against: entry rows off by one, prefixes that slip, replayed or zero rows, results of a dead epoch,
-
 forecasts spoilt by the first chunk, silent starvation, stops that never come, exceptions that reach the control tick.
 """
 
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from core.executor_rig import OBS, Rig, make_chunk
 
+from core.executor_rig import OBS, Rig, make_chunk
 from phyai_core.types import Action, Fault, Reason
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rtc.json").read_text())
@@ -23,6 +22,8 @@ def make_golden_rig(case) -> Rig:
     return Rig(
         case["H"],
         case["delays"],
+        then=999,
+        launch_early=False,
         execution_horizon=case["s_min"],
         delay_window=case["buffer"],
         delay_initial=case["d_init"],
@@ -41,6 +42,15 @@ def test_timeline_is_the_golden_one(case):
         assert (request.base_tick, request.delay_forecast) == (golden["launch"], golden["d_est"])
         assert (0 if left is None else len(left)) == golden["prefix_len"]
         assert left is None or left.execution_horizon == golden["s"]
+
+
+def test_a_chunk_that_would_run_out_launches_before_the_execution_horizon():
+    late = Rig(12, [1], then=4, execution_horizon=11, delay_initial=4, launch_early=False)
+    early = Rig(12, [1], then=4, execution_horizon=11, delay_initial=4)
+    late.run(40)
+    early.run(40)
+    assert late.executor.counters.starved_ticks > 0
+    assert early.executor.counters.starved_ticks == 0
 
 
 def test_leftover_starts_with_the_row_of_the_launch_tick():
@@ -182,8 +192,7 @@ def test_sync_mode_waits_for_each_inference_without_starving():
 def test_seam_is_the_second_difference_at_the_swap():
     def infer(request):
         chunk = make_chunk(request, 16)
-        chunk.actions[:, 0] = 0.0
-        chunk.actions[:, 1] += 0.25 * request.seq
+        chunk.actions[:] = 0.25 * request.seq
         return chunk
 
     rig = Rig(16, [1, 2], infer=infer, execution_horizon=4)

@@ -1,5 +1,4 @@
-"""Random latencies, resets, faults and policy failures. Guards against: two chunks in one tick, actions of an old epoch,
-
+"""Random latencies, resets, faults and policy failures. Guards against: two chunks in one tick, rows of a dead epoch,
 gaps without HOLD or STOP, an entry row that differs from the emitted count, rows out of order.
 """
 
@@ -7,8 +6,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from core.executor_rig import OBS, Rig, make_chunk
 
+from core.executor_rig import OBS, Rig, make_chunk
 from phyai_core.types import Action, Fault, Reason
 
 FAULT = Fault(Reason.INPUT_STALE, "stale")
@@ -44,24 +43,35 @@ def play(rig: Rig, event: str):
 def test_contract_under_random_events(horizon, s_min, mode, late, delays, events, failures):
     infer = make_failing_infer(horizon, failures)
     rig = Rig(
-        horizon, delays, infer, mode=mode, execution_horizon=s_min, late_policy=late, hold_limit_s=0.12, hang_after_s=0.5
+        horizon,
+        delays,
+        infer,
+        mode=mode,
+        execution_horizon=s_min,
+        late_policy=late,
+        hold_limit_s=0.12,
+        hang_after_s=0.5,
     )
     emitted_since_launch: dict[int, int] = {}
     previous = None
     for event in events:
-        launched_before = len(rig.requests)
+        launched_before, left = len(rig.requests), rig.executor.rows_left
         command = play(rig, event)
-        check_command(rig, command, previous)
+        count(emitted_since_launch, min(3, left) if event == "miss" else 0)
+        check_command(rig, command, previous, 3 if event == "miss" else 0)
         check_entry(command, emitted_since_launch, late)
         if len(rig.requests) > launched_before:
             emitted_since_launch[rig.requests[-1].seq] = 0
-        advanced = (command.action is Action.RUN) + (3 if event == "miss" and command.chunk else 0)
-        for seq in emitted_since_launch:
-            emitted_since_launch[seq] += advanced
+        count(emitted_since_launch, command.action is Action.RUN)
         previous = command
 
 
-def check_command(rig: Rig, command, previous) -> None:
+def count(emitted_since_launch: dict[int, int], rows: int) -> None:
+    for seq in emitted_since_launch:
+        emitted_since_launch[seq] += rows
+
+
+def check_command(rig: Rig, command, previous, missed: int) -> None:
     running = command.action is Action.RUN
     assert (command.row is not None) == running and (command.chunk is not None) == running
     if not running:
@@ -70,7 +80,7 @@ def check_command(rig: Rig, command, previous) -> None:
     assert command.epoch == command.chunk.epoch == rig.executor.epoch
     assert 0 <= command.index < len(command.chunk.actions)
     if previous is not None and previous.action is Action.RUN and not command.adopted:
-        assert command.chunk is previous.chunk and command.index > previous.index
+        assert command.chunk is previous.chunk and command.index == previous.index + 1 + missed
     if previous is not None and command.epoch != previous.epoch:
         assert command.adopted and command.index == 0
 

@@ -1,0 +1,123 @@
+"""Builds what a configured node runs: policy, executor, output. One function per part, errors as sentences."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from phyai_adapters import load_adapter
+
+from phyai_core.engine import Engine, resolve_device
+from phyai_core.execution import ExecutorConfig
+from phyai_core.executor import RtcExecutor
+from phyai_core.inference import PolicyInference
+from phyai_core.rtc import RtcConfig
+from phyai_core.types import ActionChunk, Fault, InferenceRequest, PolicySpec, Reason
+from phyai_ros.joints import robot_joint_names
+from phyai_ros.outputs import load_output
+from phyai_ros.outputs.base import Output, OutputConfig
+from phyai_ros.settings import Settings
+from phyai_ros.spec_checks import check_against_spec
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy that has run once, and the settings with everything left to the policy filled in."""
+
+    engine: Engine
+    settings: Settings
+
+    @property
+    def spec(self) -> PolicySpec:
+        return self.engine.spec
+
+
+def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
+    """Load, check against the settings and warm up. Raises ValueError (ParameterError) with what is wrong."""
+    device = resolve_device(settings.inference.device)
+    torch.set_num_threads(settings.inference.threads)
+    log(f"loading policy: {settings.inference.adapter} on {device}")
+    checkpoint = Path(settings.inference.checkpoint) if settings.inference.checkpoint else None
+    adapter = load_adapter(settings.inference.adapter, checkpoint, device)
+    settings = check_against_spec(settings, adapter.spec)
+    adapter.spec = replace(adapter.spec, num_denoise_steps=settings.inference.num_denoise_steps)
+    engine = Engine(adapter, device)
+    seconds = engine.warm_up(settings.inference.warmup_runs)
+    if seconds:
+        log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, last {seconds[-1] * 1e3:.1f} ms")
+    return LoadedPolicy(engine, settings)
+
+
+def build_executor(policy: LoadedPolicy) -> RtcExecutor:
+    settings, spec = policy.settings, policy.spec
+    rtc, seed = settings.rtc, settings.inference.seed
+    conditioning = RtcConfig(
+        mode="none" if rtc.mode == "sync" else rtc.mode,
+        schedule=rtc.schedule,
+        mask_ext=None if rtc.mask_ext == "full" else rtc.mask_ext,
+        max_guidance_weight=rtc.max_guidance_weight,
+    )
+    infer = PolicyInference(
+        policy.engine,
+        conditioning,
+        decode=lambda inputs: inputs.decode(),
+        seed=secrets.randbits(31) if seed < 0 else seed,
+        inject_delay_s=settings.inference.inject_delay_s,
+    )
+    config = ExecutorConfig(
+        mode=rtc.mode,
+        execution_horizon=rtc.execution_horizon,
+        delay_window=rtc.delay_window,
+        delay_quantile=rtc.delay_quantile,
+        delay_initial=rtc.delay_initial,
+        hold_limit_s=settings.executor.hold_limit_s,
+        hang_after_s=settings.inference.hang_after_s,
+        late_policy=settings.executor.late_policy,
+    )
+    guard = StartGuard(robot_joint_names(settings.joints, spec), settings.start.max_step_rad)
+    return RtcExecutor(spec, config, infer, guard)
+
+
+def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:
+    """The output and the publisher that it sends through."""
+    settings, spec = policy.settings, policy.spec
+    output_type = load_output(settings.output.type)
+    config = OutputConfig(
+        joint_names=robot_joint_names(settings.joints, spec),
+        dt_s=spec.dt_s,
+        max_acceleration=settings.limits.max_acceleration,
+        controller_joints=settings.output.joints,
+        rate_hz=settings.output.rate_hz,
+        profile=settings.output.profile,
+    )
+    topic = settings.output.topic or output_type.default_topic
+    publisher = node.create_publisher(output_type.message_type, topic, 10)
+    return output_type(config, publisher.publish), publisher
+
+
+@dataclass(frozen=True)
+class StartGuard:
+    """Refuses a first chunk whose first row is far from where the joints were measured."""
+
+    joint_names: tuple[str, ...]
+    max_step: float  # joint units
+
+    def __call__(self, chunk: ActionChunk, request: InferenceRequest) -> Fault | None:
+        if request.leftover is not None:
+            return None
+        distances = abs(chunk.actions[0] - request.obs.measured)
+        worst = int(distances.argmax())
+        if distances[worst] <= self.max_step:
+            return None
+        return Fault(
+            Reason.START_TOO_FAR,
+            f"{self.joint_names[worst]}: the first action is {distances[worst]:.3f} from the measured position,"
+            f" allowed is {self.max_step:g} (start.max_step_rad)",
+        )

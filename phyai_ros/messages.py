@@ -1,0 +1,50 @@
+"""From core types to ROS messages. Field by field, nothing else."""
+
+from __future__ import annotations
+
+from array import array
+
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Header
+
+from phyai_core.clock import NS_PER_S
+from phyai_core.timing import ChunkTiming
+from phyai_core.types import Command, FloatArray, PolicySpec
+from phyai_ros.msg import ActionChunk, ControlTiming
+
+
+def to_time(stamp_ns: int) -> Time:
+    """ROS time in nanoseconds -> message."""
+    return Time(sec=stamp_ns // NS_PER_S, nanosec=stamp_ns % NS_PER_S)
+
+
+def to_command_message(row: FloatArray, names: list[str], stamp_ns: int) -> JointState:
+    """The row [A] of one tick as a standard message, for plots and bags."""
+    return JointState(header=Header(stamp=to_time(stamp_ns)), name=names, position=array("d", row))
+
+
+def to_chunk_message(command: Command, spec: PolicySpec, names: list[str], stamp_ns: int) -> ActionChunk:
+    """The chunk that `command` adopted; `names` are the robot's, in action order."""
+    chunk = command.chunk
+    return ActionChunk(
+        header=Header(stamp=to_time(stamp_ns)),
+        epoch=chunk.epoch,
+        seq=chunk.seq,
+        base_tick=chunk.base_tick,
+        adopt_tick=command.tick,
+        entry_row=command.index,
+        dt=spec.dt_s,
+        names=names,
+        units=[feature.unit for feature in spec.action],
+        rows=chunk.actions.shape[0],
+        columns=chunk.actions.shape[1],
+        actions=array("f", chunk.actions.tobytes()),
+        source_names=[source.name for source in chunk.sources],
+        source_stamps=[to_time(source.stamp_ns) for source in chunk.sources],
+        source_ticks=[source.arrival_tick for source in chunk.sources],
+    )
+
+
+def to_timing_message(timing: ChunkTiming, stamp_ns: int) -> ControlTiming:
+    return ControlTiming(header=Header(stamp=to_time(stamp_ns)), **timing.flatten())

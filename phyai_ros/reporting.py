@@ -1,0 +1,165 @@
+"""What the node says about itself: ~/status, ~/chunk, ~/timing, ~/command and /diagnostics, and edge-triggered logs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Header
+
+from phyai_core.executor import RtcExecutor
+from phyai_core.timing import ChunkTiming, Ring
+from phyai_core.types import Action, Command, PolicySpec, Reason
+from phyai_ros.messages import to_chunk_message, to_command_message, to_time, to_timing_message
+from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
+from phyai_ros.pipeline import TickRecord
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
+
+DIAGNOSTICS_PERIOD_S = 1.0
+WAITING = frozenset({Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET})
+LEVELS = {
+    "running": DiagnosticStatus.OK,
+    "disabled": DiagnosticStatus.OK,
+    "inactive": DiagnosticStatus.OK,
+    "waiting": DiagnosticStatus.WARN,
+    "holding": DiagnosticStatus.WARN,
+    "stopped": DiagnosticStatus.ERROR,
+}
+
+
+def name_state(record: TickRecord | None) -> str:
+    """The state of an active node in one word."""
+    if record is None:
+        return "waiting"
+    command = record.command
+    if command.action is Action.RUN:
+        return "running"
+    if command.action is Action.HOLD:
+        return "holding"
+    if command.reason is Reason.DISABLED:
+        return "disabled" if record.resting else "stopped"
+    return "waiting" if command.action is Action.NONE or command.reason in WAITING else "stopped"
+
+
+class Reporter:
+    """Publishers of one activation. `report_*` of the control thread publish at once; `publish_status` is a timer's."""
+
+    def __init__(self, node: Node, spec: PolicySpec, executor: RtcExecutor, joint_names: list[str], mode: str) -> None:
+        self._node, self._spec, self._executor = node, spec, executor
+        self._names, self._mode = joint_names, mode
+        self._status = node.create_publisher(PolicyStatus, "~/status", 10)
+        self._chunk = node.create_publisher(ActionChunk, "~/chunk", 10)
+        self._timing = node.create_publisher(ControlTiming, "~/timing", 10)
+        self._command = node.create_publisher(JointState, "~/command", 10)
+        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._logged: tuple[str, Reason] | None = None
+        self._diagnosed_ns = 0
+        self._last_timing: ChunkTiming | None = None
+        self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
+
+    def report_command(self, command: Command, stamp_ns: int) -> None:
+        self._command.publish(to_command_message(command.row, self._names, stamp_ns))
+
+    def report_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
+        self._chunk.publish(to_chunk_message(command, self._spec, self._names, stamp_ns))
+        self._timing.publish(to_timing_message(timing, stamp_ns))
+        self._last_timing = timing
+
+    def publish_status(self, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> None:
+        """Status now, diagnostics once a second and at every change of state, a log line at every change of reason."""
+        state = name_state(record)
+        status = self._make_status(state, record, tick_errors_s, prompt)
+        self._status.publish(status)
+        changed = self._log_change(status)
+        now_ns = self._node.get_clock().now().nanoseconds
+        if changed or abs(now_ns - self._diagnosed_ns) >= DIAGNOSTICS_PERIOD_S * 1e9:
+            self._diagnosed_ns = now_ns
+            self._diagnostics.publish(self._make_diagnostics(status))
+
+    def publish_end(self, text: str) -> None:
+        """The last word before silence."""
+        status = PolicyStatus(
+            header=self._header(), state="inactive", reason=Reason.INACTIVE.value, text=text, epoch=self._executor.epoch
+        )
+        self._status.publish(status)
+        self._diagnostics.publish(self._make_diagnostics(status))
+
+    def close(self) -> None:
+        for publisher in (self._status, self._chunk, self._timing, self._command, self._diagnostics):
+            self._node.destroy_publisher(publisher)
+
+    def _make_status(self, state: str, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> PolicyStatus:
+        p50, p99, largest = tick_errors_s.percentiles()
+        counters = self._executor.counters
+        status = PolicyStatus(
+            header=self._header(),
+            state=state,
+            reason=Reason.FIRST_CHUNK.value,
+            text="the control loop is starting",
+            epoch=self._executor.epoch,
+            prompt=prompt,
+            rtc_mode=self._mode,
+            input_spread=math.nan,
+            rows_left=self._executor.rows_left,
+            delay_forecast=self._executor.delay_forecast,
+            tick_error_p50=p50,
+            tick_error_p99=p99,
+            tick_error_max=largest,
+            missed_ticks=counters.missed_ticks,
+            starved_ticks=counters.starved_ticks,
+            hold_ticks=counters.hold_ticks,
+            stops=counters.stops,
+            chunks=counters.chunks,
+            chunks_discarded=counters.chunks_discarded,
+            chunks_rejected=counters.chunks_rejected,
+            policy_errors=counters.policy_errors,
+        )
+        if record is not None:
+            status.tick = record.command.tick
+            status.reason, status.text = record.command.reason.value, record.command.text or state
+            status.input_names = list(record.sample.ages)
+            status.input_ages = [float(age) for age in record.sample.ages.values()]
+            status.input_spread = float(record.sample.spread_s)
+        return status
+
+    def _log_change(self, status: PolicyStatus) -> bool:
+        key = (status.state, status.reason)
+        if key == self._logged:
+            return False
+        self._logged = key
+        log = self._node.get_logger()
+        line = f"{status.state}: {status.text}"
+        (log.info if LEVELS[status.state] == DiagnosticStatus.OK else log.warning)(line)
+        return True
+
+    def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:
+        values = {
+            "reason": status.reason,
+            "epoch": status.epoch,
+            "chunks": status.chunks,
+            "starved_ticks": status.starved_ticks,
+            "missed_ticks": status.missed_ticks,
+            "stops": status.stops,
+            "tick_error_p99_s": f"{status.tick_error_p99:.6f}",
+            **{f"age_{name}_s": f"{age:.3f}" for name, age in zip(status.input_names, status.input_ages, strict=True)},
+            **self.warnings,
+        }
+        if self._last_timing is not None:
+            point = self._last_timing.roofline
+            values |= {"bound": point.bound, "x": f"{point.x:.3f}", "y": f"{point.y:.3f}"}
+        level = LEVELS[status.state]
+        if self.warnings and level == DiagnosticStatus.OK:
+            level = DiagnosticStatus.WARN
+        pairs = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+        name = f"{self._node.get_fully_qualified_name().lstrip('/')}: policy"
+        entry = DiagnosticStatus(
+            level=level, name=name, message=f"{status.state}: {status.text}", hardware_id=self._spec.name, values=pairs
+        )
+        return DiagnosticArray(header=self._header(), status=[entry])
+
+    def _header(self) -> Header:
+        return Header(stamp=to_time(self._node.get_clock().now().nanoseconds))

@@ -1,0 +1,169 @@
+"""What a policy node owns between configure and cleanup, made and dropped as a whole."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from rclpy.clock import Clock, ClockType
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import Bool, String
+from std_srvs.srv import Trigger
+
+from phyai_core.clock import NS_PER_S, SteadyClock
+from phyai_core.timekeeping import Timekeeper
+from phyai_core.types import Reason
+from phyai_ros.assembly import build_executor, build_output, load_policy
+from phyai_ros.control_loop import ControlLoop
+from phyai_ros.inference_thread import InferenceThread
+from phyai_ros.inputs import Inputs
+from phyai_ros.joints import robot_joint_names
+from phyai_ros.pipeline import Pipeline
+from phyai_ros.realtime import RealtimeScope
+from phyai_ros.reporting import Reporter
+from phyai_ros.ros_clock import RosClock
+from phyai_ros.settings import Settings
+
+BRAKING_TIMEOUT_S = 3.0
+CLOCK_LEAP_S = 1.0  # /clock going ahead by more is a jump, not a late tick
+
+
+class Session:
+    """Policy, inputs, executor and output of one configuration. Raises ValueError for what the user can mend."""
+
+    def __init__(self, node: LifecycleNode, settings: Settings) -> None:
+        self._node = node
+        with ExitStack() as made:
+            policy = load_policy(settings, node.get_logger().info)
+            self._settings, self._spec = policy.settings, policy.spec
+            self._executor = build_executor(policy)
+            self._inputs = Inputs(node, self._settings, self._spec)
+            made.callback(self._inputs.close)
+            self._output, publisher = build_output(node, policy)
+            made.callback(node.destroy_publisher, publisher)
+            joint_names = list(robot_joint_names(self._settings.joints, self._spec))
+            self._reporter = Reporter(node, self._spec, self._executor, joint_names, self._settings.rtc.mode)
+            made.callback(self._reporter.close)
+            self._pipeline = self._make_pipeline()
+            self._listen(made)
+            self._made = made.pop_all()
+        self._running: ExitStack | None = None
+        self._loop: ControlLoop | None = None
+
+    def _make_pipeline(self) -> Pipeline:
+        return Pipeline(
+            self._executor,
+            self._inputs,
+            self._output,
+            Timekeeper(self._spec, self._settings.rtc.execution_horizon),
+            ros_now_ns=lambda: self._node.get_clock().now().nanoseconds,
+            on_command=self._reporter.report_command,
+            on_chunk=self._reporter.report_chunk,
+            require_enable=self._settings.require_enable,
+        )
+
+    def _listen(self, made: ExitStack) -> None:
+        """A latched prompt is heard whether it was sent before or after us; an old enable must never be."""
+        node = self._node
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        for qos in (latched, QoSProfile(depth=1)):
+            prompt = node.create_subscription(String, "~/prompt", self._set_prompt, qos)
+            made.callback(node.destroy_subscription, prompt)
+        enable = node.create_subscription(Bool, "~/enable", self._set_enabled, QoSProfile(depth=1))
+        made.callback(node.destroy_subscription, enable)
+        made.callback(node.destroy_service, node.create_service(Trigger, "~/reset", self._answer_reset))
+
+    def _set_prompt(self, message: String) -> None:
+        self._inputs.prompt = message.data
+
+    def _set_enabled(self, message: Bool) -> None:
+        if self._running is not None:
+            self._pipeline.enable(message.data)
+
+    def _answer_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success = self._running is not None
+        response.message = "new epoch" if response.success else "not active: nothing to reset"
+        if response.success:
+            self._pipeline.reset(Reason.RESET, "reset was requested")
+        return response
+
+    def activate(self) -> None:
+        """Start the threads and begin to publish. On an error everything started is stopped again."""
+        with ExitStack() as running:
+            self._pipeline.begin()
+            realtime = RealtimeScope(self._settings.realtime)
+            running.callback(realtime.close)
+            self._reporter.warnings.update(realtime.warnings)
+            inference = InferenceThread(self._executor)
+            running.callback(self._join_inference, inference)
+            inference.start()
+            self._loop = self._make_loop(running, realtime)
+            steady = Clock(clock_type=ClockType.STEADY_TIME)
+            timer = self._node.create_timer(1.0 / self._settings.status_rate_hz, self._report_status, clock=steady)
+            running.callback(self._node.destroy_timer, timer)
+            self._loop.start()
+            self._running = running.pop_all()
+
+    def _make_loop(self, running: ExitStack, realtime: RealtimeScope) -> ControlLoop:
+        clock, leap_s = SteadyClock(), None
+        if self._node.get_clock().ros_time_is_active:
+            clock, leap_s = RosClock(self._node.get_clock()), CLOCK_LEAP_S
+            running.callback(clock.close)
+        loop = ControlLoop(
+            self._spec.dt_s,
+            self._tick,
+            clock,
+            sub_ticks=self._output.sub_ticks,
+            on_sub_tick=self._sub_tick if self._output.sub_ticks > 1 else None,
+            on_error=self._pipeline.fail_tick,
+            on_jump=self._handle_jump,
+            prepare=realtime.enter_control_thread,
+            leap_s=leap_s,
+        )
+        running.callback(self._stop_loop, loop)
+        return loop
+
+    def _tick(self, k: int, missed: int, deadline_ns: int, wake_ns: int) -> None:
+        self._pipeline.tick(k, missed, self._to_stamp(deadline_ns), (wake_ns - deadline_ns) / NS_PER_S)
+
+    def _sub_tick(self, k: int, fraction: float, deadline_ns: int) -> None:
+        self._pipeline.sub_tick(fraction, self._to_stamp(deadline_ns))
+
+    def _to_stamp(self, deadline_ns: int) -> int:
+        """A deadline of the control loop in ROS time."""
+        clock = self._node.get_clock()
+        if clock.ros_time_is_active:
+            return deadline_ns
+        return clock.now().nanoseconds - (time.monotonic_ns() - deadline_ns)
+
+    def _handle_jump(self, delta_ns: int) -> None:
+        self._inputs.clear()
+        self._pipeline.reset(Reason.CLOCK_JUMP, f"/clock jumped by {delta_ns / NS_PER_S:.2f} s")
+
+    def _report_status(self) -> None:
+        self._reporter.publish_status(self._pipeline.record, self._loop.tick_errors_s, self._inputs.prompt)
+
+    def deactivate(self) -> None:
+        """Brake, wait for rest, fall silent. Does nothing when not active."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        self._pipeline.close()
+        if not self._pipeline.rested.wait(BRAKING_TIMEOUT_S):
+            self._node.get_logger().warning(f"not at rest {BRAKING_TIMEOUT_S:g} s after the stop was sent")
+        running.close()
+        self._reporter.publish_end("deactivated")
+
+    def close(self) -> None:
+        """Deactivate if needed and free everything."""
+        self.deactivate()
+        self._made.close()
+
+    def _stop_loop(self, loop: ControlLoop) -> None:
+        if not loop.stop():
+            self._node.get_logger().error("the control loop did not end in time")
+
+    def _join_inference(self, inference: InferenceThread) -> None:
+        if not inference.stop():
+            self._node.get_logger().error("an inference is still running; its result will be dropped")

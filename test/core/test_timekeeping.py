@@ -1,0 +1,85 @@
+"""Guards against: latency booked to the wrong stage, unknown terms counted as zero, L_control across a reset,
+an infeasible chunk reported as feasible."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from core.executor_rig import make_spec
+
+from phyai_core.execution import Counters
+from phyai_core.timekeeping import Timekeeper
+from phyai_core.timing import How
+from phyai_core.types import Action, ActionChunk, Adoption, Command, InferenceRequest, Source
+
+MS = 1_000_000
+ROS_0 = 1_700_000_000_000_000_000
+STAGES = {"decode": 0.001, "preprocess": 0.002, "prefix": 0.010, "denoise": 0.020, "postprocess": 0.003}
+
+
+def make_command(sources=(), epoch=0, launch_ms=100, delay=3, interval=8, stages=STAGES) -> Command:
+    rows = np.zeros((16, 2), np.float32)
+    request = InferenceRequest(epoch, 4, 10, launch_ms * MS, None, None, 2)
+    chunk = ActionChunk(epoch, 4, 10, ROS_0, rows, rows, 40 * MS, tuple(sources), stages)
+    adoption = Adoption(request, (launch_ms + 50) * MS, delay, delay, interval, queue_left=5, seam=0.01)
+    return Command(Action.RUN, 13, epoch, row=rows[3], chunk=chunk, index=delay, adoption=adoption)
+
+
+def close(keeper: Timekeeper, command: Command, published_ms: int = 153):
+    return keeper.close(command, Counters(starved_ticks=2), published_ms * MS, ROS_0 + 160 * MS, 0.0004)
+
+
+def test_every_stage_of_a_fully_stamped_chunk_is_measured():
+    source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 22 * MS)
+    timing = close(Timekeeper(make_spec(16), 8), make_command([source]))
+    terms = {"l_observe": 0.022, "l_transfer": 0.008, "l_queue": 0.010, "l_inference": 0.050, "l_preprocess": 0.003}
+    for name, seconds in terms.items():
+        term = getattr(timing, name)
+        assert (term.seconds, term.how) == (pytest.approx(seconds), How.MEASURED), name
+    assert (timing.l_actuate.seconds, timing.l_actuate.how) == (pytest.approx(0.003), How.BOUNDED)
+    assert timing.l_critical.seconds == pytest.approx(0.093)
+    assert timing.l_critical.how is How.BOUNDED
+    assert timing.action_age == pytest.approx(0.160)
+
+
+def test_without_publish_time_the_way_to_us_is_a_bound():
+    source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS)
+    timing = close(Timekeeper(make_spec(16), 8), make_command([source]))
+    assert (timing.l_observe.seconds, timing.l_observe.how) == (pytest.approx(0.030), How.BOUNDED)
+    assert timing.l_critical.seconds == pytest.approx(0.093)
+
+
+def test_the_oldest_source_counts():
+    old = Source("front", ROS_0, 80 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 20 * MS)
+    new = Source("joint_states", ROS_0 + 25 * MS, 99 * MS, 10, ROS_0 + 26 * MS, ROS_0 + 26 * MS)
+    assert close(Timekeeper(make_spec(16), 8), make_command([new, old])).l_queue.seconds == pytest.approx(0.020)
+
+
+def test_what_is_not_known_is_nan():
+    flat = close(Timekeeper(make_spec(16), 8), make_command(stages={})).flatten()
+    for name in ("l_observe", "l_transfer", "l_queue", "l_vision", "l_denoise", "l_control", "l_critical", "y"):
+        assert math.isnan(flat[name]), name
+    assert flat["l_critical_how"] == 0
+
+
+def test_control_interval_is_measured_within_an_epoch_only():
+    keeper = Timekeeper(make_spec(16), 8)
+    launches = [close(keeper, make_command(epoch=e, launch_ms=at)) for e, at in [(0, 100), (0, 420), (1, 900)]]
+    assert [t.l_control.seconds for t in launches] == [pytest.approx(math.nan, nan_ok=True), pytest.approx(0.32)] + [
+        pytest.approx(math.nan, nan_ok=True)
+    ]
+
+
+@pytest.mark.parametrize(("delay", "feasible"), [(8, True), (9, False)])
+def test_feasibility_is_that_of_the_counted_delay(delay, feasible):
+    assert close(Timekeeper(make_spec(16), 8), make_command(delay=delay, interval=8)).feasible is feasible
+
+
+def test_largest_tick_error_is_that_since_the_last_chunk():
+    keeper = Timekeeper(make_spec(16), 8)
+    for error in (0.0001, -0.004, 0.002):
+        keeper.note_tick(error)
+    assert close(keeper, make_command()).tick_error_max == 0.004
+    assert close(keeper, make_command()).tick_error_max == 0.0

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from phyai_kernels.affine_update import AFFINE_UPDATE
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
 from phyai_core.types import FloatArray, Observation, PolicySpec
+from phyai_kernels.affine_update import AFFINE_UPDATE
 
 
 @dataclass(frozen=True)

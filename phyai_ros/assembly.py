@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from phyai_adapters import load_adapter
 
+from phyai_adapters import load_adapter
 from phyai_core.engine import Engine, resolve_device
 from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor

@@ -1,4 +1,4 @@
-"""Placement `thread`: inference runs in a thread of the node. For policies on a GPU a child process is the better place.
+"""Placement `thread`: inference runs in a thread of the node.
 
 A placement has `start()`, `stop() -> bool` and `alive`; it serves the requests of one executor.
 """

@@ -1,8 +1,8 @@
 """The policy node: a ROS 2 lifecycle node around one `Session`.
 
-configure: parameters, policy, warm-up, subscriptions. activate: control and inference threads; from here on it publishes.
-deactivate: braking stop, then silence. cleanup: everything freed. A failed transition says why, leaves nothing behind
-and can be tried again.
+configure: parameters, policy, warm-up, subscriptions. activate: control and inference threads; from here on it
+publishes. deactivate: braking stop, then silence. cleanup: everything freed. A failed transition says why, leaves
+nothing behind and can be tried again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,118 @@
+"""What a trajectory controller is going to do: rows of a chunk, then a braking tail. No ROS in here.
+
+A `Track` is the reference at consecutive tick instants. It is what gets published, and also how the node knows where a
+controller that runs by itself has got to, through ticks that the node missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phyai_core.braking import braking_tail, row_velocities
+from phyai_ros.outputs.base import Array, Reference
+
+MIN_POINTS = 2  # a controller never blends a trajectory of one point into the running one
+
+
+@dataclass(frozen=True)
+class Track:
+    """Knot j is the reference at tick `start_tick` + j; knot 0 is where the track takes over, the last one is at rest.
+
+    `positions`, `velocities` [R + 1, A]. The first `rows` knots after knot 0 are rows of a chunk, the others brake.
+    """
+
+    start_tick: int
+    positions: Array
+    velocities: Array
+    rows: int
+
+    @property
+    def rest_tick(self) -> int:
+        """The tick at whose instant the reference has come to rest."""
+        return self.start_tick + len(self.positions) - 1
+
+    def at(self, tick: int) -> Reference:
+        """The reference at the instant of `tick`; before the first knot and after the last one theirs."""
+        knot = min(max(tick - self.start_tick, 0), len(self.positions) - 1)
+        return Reference(self.positions[knot], self.velocities[knot])
+
+    def rows_left(self, tick: int) -> int:
+        """Rows still to come at the instant of `tick`; 0 when the track brakes or rests."""
+        return max(0, self.start_tick + self.rows - tick)
+
+
+def rest_track(position: Array) -> Track:
+    """The robot stands at `position` [A]."""
+    return Track(0, position[None], np.zeros((1, len(position))), rows=0)
+
+
+def chunk_track(tick: int, reference: Reference, rows: Array, max_acceleration: Array, dt_s: float) -> Track:
+    """From `reference` at `tick` through `rows` [R, A], one per period, and on to rest within `max_acceleration` [A].
+
+    Raises ValueError when the rows are not finite.
+    """
+    if not np.isfinite(rows).all():
+        raise ValueError("its rows hold a number that is not finite")
+    velocities = row_velocities(rows, dt_s, reference.position)
+    tail = braking_tail(rows[-1], velocities[-1], max_acceleration, dt_s)
+    return _join(tick, reference, (rows, velocities), tail)
+
+
+def brake_track(tick: int, reference: Reference, max_acceleration: Array, dt_s: float) -> Track:
+    """From `reference` at `tick` to rest within `max_acceleration` [A]."""
+    none = np.empty((0, len(reference.position)))
+    tail = braking_tail(reference.position, reference.velocity, max_acceleration, dt_s)
+    return _join(tick, reference, (none, none), tail)
+
+
+def _join(tick: int, reference: Reference, rows: tuple[Array, Array], tail: tuple[Array, Array]) -> Track:
+    positions = np.vstack([reference.position[None], rows[0], tail[0]])
+    velocities = np.vstack([reference.velocity[None], rows[1], tail[1]])
+    if (lacking := MIN_POINTS + 1 - len(positions)) > 0:
+        positions = np.vstack([positions, np.repeat(positions[-1:], lacking, axis=0)])
+        velocities = np.vstack([velocities, np.zeros((lacking, velocities.shape[1]))])
+    return Track(tick, positions, velocities, rows=len(rows[0]))
+
+
+@dataclass(frozen=True)
+class TrajectoryPlan:
+    """One trajectory as published: positions and velocities [R, A] in the controller's order.
+
+    Point i is due `times_ns`[i] after `stamp_ns`.
+    """
+
+    names: tuple[str, ...]
+    stamp_ns: int
+    positions: Array
+    velocities: Array
+    times_ns: tuple[int, ...]
+
+
+def splice_plan(track: Track, stamp_ns: int, dt_ns: int, names: tuple[str, ...], order: Array) -> TrajectoryPlan:
+    """Only what is to come, from the tick's stamp on.
+
+    Smooth on a controller that blends a new trajectory into the running one, and on one that replaces it but starts
+    from its own last command (interpolate_from_desired_state).
+    """
+    points = len(track.positions) - 1
+    times_ns = tuple(dt_ns * (j + 1) for j in range(points))
+    return TrajectoryPlan(names, stamp_ns, track.positions[1:, order], track.velocities[1:, order], times_ns)
+
+
+def replace_plan(
+    track: Track, old: Track, past: int, stamp_ns: int, dt_ns: int, names: tuple[str, ...], order: Array
+) -> TrajectoryPlan:
+    """The same, preceded by `past` ticks of what was executed and stamped that much earlier.
+
+    A controller that replaces trajectories skips points before now and so enters mid-way, on the reference, without a
+    bridge from the measured state. The past is what was executed, not the new chunk's idea of it: no step at the seam.
+    """
+    past = min(past, track.start_tick - old.start_tick)
+    history = [old.at(track.start_tick - j) for j in range(past - 1, 0, -1)]
+    first = 1 if past == 0 else 0
+    positions = np.vstack([*(r.position[None] for r in history), track.positions[first:]])
+    velocities = np.vstack([*(r.velocity[None] for r in history), track.velocities[first:]])
+    times_ns = tuple(dt_ns * (j + 1) for j in range(len(positions)))
+    return TrajectoryPlan(names, stamp_ns - past * dt_ns, positions[:, order], velocities[:, order], times_ns)

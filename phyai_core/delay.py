@@ -37,7 +37,7 @@ class DelayForecast:
 
     def forecast(self) -> int:
         """Smallest delay in the window that at least the share `quantile` of the window does not exceed, in ticks."""
-        # The small term keeps 0.7 * 10 = 7.000000000000001 from asking for an eighth.
+        # The small term keeps 0.28 * 25 = 7.000000000000001 from asking for an eighth.
         rank = max(1, math.ceil(self._quantile * len(self._counted) - 1e-9))
         return sorted(self._counted)[rank - 1]
 

@@ -22,8 +22,8 @@ def test_largest_of_the_window(case):
 
 
 def test_quantile_is_a_delay_that_was_counted():
-    forecast = DelayForecast(window=10, quantile=0.7, initial=1)
-    for counted in range(1, 11):
+    forecast = DelayForecast(window=25, quantile=0.28, initial=1)  # 0.28 * 25 = 7.000000000000001
+    for counted in range(1, 26):
         forecast.push(counted)
     assert forecast.forecast() == 7
 

@@ -1,0 +1,190 @@
+"""From the newest messages to what the policy sees: complete, fresh, close together in time, or a reason why not.
+
+Callbacks store messages with `receive_*`; the control tick asks with `sample`; decoding happens on the inference
+thread. No ROS import: messages only need the fields of sensor_msgs.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phyai_core.types import Fault, FloatArray, Observation, PolicySpec, Reason, Source
+from phyai_ros.image_bridge import check_message, message_to_rgb
+from phyai_ros.input_faults import explain_spread, find_absent, find_unusable
+from phyai_ros.input_sets import Feed, History, Received, choose_set
+from phyai_ros.joint_inbox import JointInbox
+from phyai_ros.joints import JointMap, Layout
+from phyai_ros.settings import Settings
+from phyai_ros.stamps import NS_PER_S, SIM_CLOCK_STEP_S, StampLimits
+
+IMAGE_DEPTH = 4  # frames kept per camera to find a set within the slop
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """One complete set of inputs, images not decoded yet. `stamp_ns` is the stamp of the oldest message used."""
+
+    stamp_ns: int
+    state: FloatArray  # [S]
+    measured: FloatArray  # [A] measured joint positions in action order
+    last_command: FloatArray  # [A]
+    prompt: str
+    sources: tuple[Source, ...]
+    images: Mapping[str, tuple[str, Any]]  # {camera key: (topic, message)}
+
+    def decode(self) -> Observation:
+        """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
+        images = {key: _decode(topic, msg) for key, (topic, msg) in self.images.items()}
+        return Observation(self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one tick gets: a set, or the fault that prevents one. Ages are now minus the newest stamp."""
+
+    obs: InputSet | None
+    fault: Fault | None
+    ages: Mapping[str, float]  # s, by topic; NaN: nothing came yet
+    spread_s: float = math.nan  # newest minus oldest stamp of the set; NaN: no set
+
+    @property
+    def text(self) -> str:
+        """The fault as a sentence; empty where there is none."""
+        return self.fault.text if self.fault else ""
+
+
+class Mailbox:
+    """The newest messages of every topic the policy needs. Thread-safe; the lock is held for microseconds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        spec: PolicySpec,
+        ros_now_ns: Callable[[], int],
+        sim_time: bool = False,
+        steady_now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`settings` have been checked against `spec`. Raises ValueError if the state of `spec` makes no sense."""
+        rules = settings.inputs
+        tolerance_s = max(rules.future_tolerance_s, SIM_CLOCK_STEP_S if sim_time else 0.0)
+        self._rules, self._limits = rules, StampLimits(rules.max_age_s, tolerance_s)
+        self._ros_now_ns, self._steady_now_ns = ros_now_ns, steady_now_ns
+        self._topics = {camera.key: settings.cameras.by_key[camera.key].topic for camera in spec.cameras}
+        self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
+        self._map = JointMap(spec, settings.joints)
+        reach_ns = round((rules.max_age_s + rules.slop_s) * NS_PER_S)
+        self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
+        self._lock = threading.Lock()
+        self._tick, self._newer_than_ns = 0, -1
+        self.prompt = settings.prompt
+        self.received = dict.fromkeys([*self._topics.values(), rules.joint_states_topic], 0)  # messages per topic
+
+    def receive_image(self, key: str, msg: Any) -> None:
+        """Store an Image or CompressedImage for the camera `key`."""
+        new = self._stamp(msg, _image_problem(msg))
+        with self._lock:
+            self._images[key].push(new)
+            self.received[self._topics[key]] += 1
+
+    def receive_joints(self, msg: Any) -> None:
+        """Store a JointState."""
+        with self._lock:
+            layout = self._joints.layout(msg.name)
+        new = self._stamp(msg, self._map.check(msg, layout), layout)
+        with self._lock:
+            self._joints.push(new)
+            self.received[self._rules.joint_states_topic] += 1
+
+    def require_newer_than(self, stamp_ns: int) -> None:
+        """From now on offer only sets whose oldest stamp is newer (ROS time): nothing seen before a reset or resume."""
+        self._newer_than_ns = stamp_ns
+
+    def clear(self) -> None:
+        """Forget all messages, as after a jump of the ROS clock."""
+        with self._lock:
+            self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
+            self._joints.clear()
+        self._newer_than_ns = -1
+
+    def sample(self, now_ros_ns: int, tick: int, last_command: FloatArray | None = None) -> Sample:
+        """The newest usable set at this tick, or the fault that prevents one. Neither waits nor decodes.
+
+        `last_command` [A] is the row emitted last; None before the first, when the measured pose stands for it.
+        """
+        self._tick = tick
+        with self._lock:
+            cameras = [history.feed(self._topics[key]) for key, history in self._images.items()]
+            joints, missing = self._joints.feeds()
+            seen = list(self._joints.seen) if missing else []
+        feeds = [*cameras, *joints]
+        ages = self._ages(feeds, now_ros_ns)
+        fault = find_absent(cameras, self._rules.joint_states_topic, missing, seen)
+        fault = fault or find_unusable(feeds, now_ros_ns, self._limits)
+        if fault:
+            return Sample(None, fault, ages)
+        chosen = choose_set([feed.items for feed in feeds], round(self._rules.slop_s * NS_PER_S))
+        if chosen is None:
+            return Sample(None, explain_spread(feeds, self._rules.slop_s), ages)
+        stamps_ns = [item.stamp_ns for item in chosen]
+        spread_s = (max(stamps_ns) - min(stamps_ns)) / NS_PER_S
+        if min(stamps_ns) <= self._newer_than_ns:
+            topic = feeds[stamps_ns.index(min(stamps_ns))].topic
+            fault = Fault(Reason.WAITING_INPUT, f"waiting for a message on {topic} newer than the restart")
+            return Sample(None, fault, ages, spread_s)
+        return Sample(self._assemble(feeds, chosen, last_command), None, ages, spread_s)
+
+    def _stamp(self, msg: Any, problem: str, layout: Layout | None = None) -> Received:
+        stamp_ns = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
+        if stamp_ns == 0 and self._rules.zero_stamps == "arrival":
+            stamp_ns = self._ros_now_ns()
+        return Received(msg, stamp_ns, self._steady_now_ns(), self._tick, problem, layout)
+
+    def _ages(self, feeds: Sequence[Feed], now_ns: int) -> dict[str, float]:
+        ages = dict.fromkeys(self.received, math.nan)
+        for feed in feeds:
+            if feed.items:
+                age_s = (now_ns - feed.items[-1].stamp_ns) / NS_PER_S
+                ages[feed.topic] = max(age_s, ages[feed.topic]) if feed.joints else age_s
+        return ages
+
+    def _assemble(self, feeds: Sequence[Feed], chosen: Sequence[Received], command: FloatArray | None) -> InputSet:
+        joints = sorted((item for item in chosen if item.layout), key=lambda item: item.stamp_ns)
+        values = self._map.collect([(item.msg, item.layout) for item in joints])
+        measured = self._map.measured(values)
+        last_command = measured.copy() if command is None else command
+        sources = [
+            Source(feed.topic, item.stamp_ns, item.arrival_ns, item.arrival_tick)
+            for feed, item in zip(feeds, chosen, strict=True)
+        ]
+        return InputSet(
+            stamp_ns=min(item.stamp_ns for item in chosen),
+            state=self._map.state(values, last_command),
+            measured=measured,
+            last_command=last_command,
+            prompt=self.prompt,
+            sources=tuple(sources),
+            images={key: (topic, item.msg) for (key, topic), item in zip(self._topics.items(), chosen, strict=False)},
+        )
+
+
+def _image_problem(msg: Any) -> str:
+    try:
+        check_message(msg)
+    except ValueError as error:
+        return f"cannot be used: {error}"
+    return ""
+
+
+def _decode(topic: str, msg: Any) -> NDArray[np.uint8]:
+    try:
+        return message_to_rgb(msg)
+    except ValueError as error:
+        raise ValueError(f"{topic} cannot be used: {error}") from error

@@ -1,0 +1,186 @@
+"""The one table of parameters: groups, names, types, defaults, units, bounds and descriptions.
+
+Everything else is made from it: the ROS declaration, validation, config/policy.yaml and docs/reference/parameters.md.
+A field named `x` in the group `g` is the ROS parameter `g.x`. No ROS and no torch here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, le=1000)]
+Angle = Annotated[float, Field(ge=-1000, le=1000)]
+Core = Annotated[int, Field(ge=0, le=1023)]
+TOPIC = {"pattern": r"^([~/]?[A-Za-z_][\w/]*|~/[A-Za-z_][\w/]*)?$", "allowed": "a topic name"}
+
+
+def entry(default: Any, description: str, unit: str = "", allowed: str = "", **bounds: Any) -> Any:
+    """A parameter: default, description, unit and bounds (ge, gt, le, pattern); `allowed` puts a pattern into words."""
+    return Field(default, description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+
+
+class Group(BaseModel):
+    """Parameters that share the part of the name before the dot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class Inference(Group):
+    """The policy and how it is run."""
+
+    adapter: str = entry(
+        "flow_tiny", "Policy adapter, by its name in the adapter table", allowed="an adapter name", pattern=r"^\w+$"
+    )
+    checkpoint: str = entry("", "Checkpoint file or folder; empty: the weights that ship with the package")
+    device: str = entry("cpu", "Where the policy runs", allowed="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$")
+    placement: Literal["thread"] = entry("thread", "Inference runs in a thread of the node")
+    threads: int = entry(1, "CPU threads of one inference", ge=1, le=256)
+    num_denoise_steps: int = entry(0, "Denoise steps per chunk; 0: as the policy was trained", ge=0, le=1000)
+    seed: int = entry(0, "Seed of the noise; -1: a new one at each configure", ge=-1, le=2**31 - 1)
+    warmup_runs: int = entry(3, "Inferences made while configuring, so that the first live one is fast", ge=0, le=100)
+    inject_delay_s: float = entry(0.0, "Extra delay added to each inference, for experiments", "s", ge=0, le=10)
+    hang_after_s: float = entry(10.0, "An inference that takes longer is reported as hung", "s", gt=0, le=3600)
+
+
+class Rtc(Group):
+    """Real-time chunking: how a new chunk continues the running one."""
+
+    mode: Literal["none", "identity", "sync"] = entry(
+        "identity",
+        "none: chunks are swapped as they come; identity: guided by the rest of the running chunk; "
+        "sync: the robot waits for each inference (a baseline)",
+    )
+    execution_horizon: int = entry(
+        0, "Ticks between two launches at least (s); 0: half the action horizon", "ticks", ge=0, le=1000
+    )
+    mask_ext: Literal["full"] | Annotated[int, Field(ge=0, le=1000)] = entry(
+        "full", "Rows of the soft mask behind the frozen ones; full: up to H - s", "rows"
+    )
+    schedule: Literal["exp", "linear", "ones", "zeros"] = entry("exp", "How the soft mask falls from 1 to 0")
+    max_guidance_weight: float = entry(
+        0.0, "Upper limit of the guidance weight; 0: the number of denoise steps", ge=0, le=1000
+    )
+    delay_window: int = entry(10, "Counted delays that the forecast of the inference delay uses", ge=1, le=1000)
+    delay_quantile: float = entry(1.0, "Quantile of these delays taken as the forecast; 1: the largest", gt=0, le=1)
+    delay_initial: int = entry(1, "Forecast before any delay was counted", "ticks", ge=1, le=1000)
+
+
+class Executor(Group):
+    """What happens when no action is left."""
+
+    hold_limit_s: float = entry(0.2, "Longest hold before the braking stop", "s", ge=0, le=60)
+    late_policy: Literal["consumed"] = entry(
+        "consumed", "A late chunk enters at the count of actions emitted since its launch"
+    )
+
+
+class Camera(Group):
+    """One camera, for each key in cameras.keys."""
+
+    topic: str = entry("", "Image topic, relative to the namespace of the node; has to be set", **TOPIC)
+    transport: Literal["raw", "compressed"] = entry(
+        "raw", "raw: sensor_msgs/Image; compressed: sensor_msgs/CompressedImage (jpeg or png)"
+    )
+    qos: Literal["best_effort", "reliable"] = entry("best_effort", "Reliability asked of the publisher")
+
+
+class Cameras(Group):
+    """Which topic feeds which camera of the policy."""
+
+    keys: tuple[str, ...] = entry((), "The policy's camera keys; each needs a group cameras.<key>")
+    by_key: dict[str, Camera] = Field(default_factory=dict)
+
+
+class Joints(Group):
+    """How joint names of the policy map to those of the robot."""
+
+    names: tuple[str, ...] = entry((), "Robot joints in the policy's action order; empty: the policy's own names")
+    prefix: str = entry("", "Put before each joint name, for example left_", allowed="text", pattern=r"^\S*$")
+
+
+class Inputs(Group):
+    """Which messages make a valid observation."""
+
+    joint_states_topic: str = entry(
+        "joint_states", "Topic of sensor_msgs/JointState; several publishers are merged by joint name", **TOPIC
+    )
+    joint_states_qos: Literal["best_effort", "reliable"] = entry("best_effort", "Reliability asked of the publisher")
+    max_age_s: float = entry(0.2, "Oldest header stamp used, against the ROS clock", "s", gt=0, le=60)
+    slop_s: float = entry(0.1, "Largest spread between the header stamps of one observation", "s", gt=0, le=60)
+    future_tolerance_s: float = entry(
+        0.005, "How far a stamp may lie in the future (at least 0.05 s under use_sim_time)", "s", ge=0, le=10
+    )
+    zero_stamps: Literal["refuse", "arrival"] = entry(
+        "refuse", "Messages without a stamp: refuse them, or use their arrival time"
+    )
+    startup_timeout_s: float = entry(10.0, "How long activation waits for the first complete set", "s", ge=0, le=600)
+
+
+class Output(Group):
+    """Where the actions go."""
+
+    type: Literal["joint_trajectory", "forward_command"] = entry(
+        "joint_trajectory",
+        "joint_trajectory: a trajectory_msgs/JointTrajectory per chunk; "
+        "forward_command: a std_msgs/Float64MultiArray per step",
+    )
+    topic: str = entry(
+        "",
+        "Command topic; empty: joint_trajectory_controller/joint_trajectory or forward_position_controller/commands",
+        **TOPIC,
+    )
+    joints: tuple[str, ...] = entry((), "The controller's joints in its order; empty: as joints.names")
+    rate_hz: float = entry(
+        0.0, "Rate of forward_command, interpolated between actions; 0: the policy's rate", "Hz", ge=0, le=1000
+    )
+    profile: Literal["splice", "replace"] = entry(
+        "splice",
+        "splice: only points ahead, fits every joint_trajectory_controller; replace: the whole chunk from its base on, "
+        "for controllers up to Kilted with interpolate_from_desired_state false",
+    )
+
+
+class Limits(Group):
+    """Joint limits: one value for all joints, or one per joint in the order of joints.names."""
+
+    max_velocity: tuple[Positive, ...] = entry((1.0,), "Largest joint velocity", "rad/s or m/s")
+    max_acceleration: tuple[Positive, ...] = entry((5.0,), "Largest joint acceleration, braking included", "rad/s^2")
+    position_lower: tuple[Angle, ...] = entry((), "Lowest joint position; empty: not checked", "rad or m")
+    position_upper: tuple[Angle, ...] = entry((), "Highest joint position; empty: not checked", "rad or m")
+
+
+class Start(Group):
+    """Guard of the first motion after activation, enable or reset."""
+
+    max_step_rad: float = entry(
+        0.1, "A first action further than this from the measured joint position is refused", "rad or m", gt=0, le=10
+    )
+
+
+class Realtime(Group):
+    """How punctual the control thread is. What the system does not permit is reported, and the node runs without it."""
+
+    priority: int = entry(0, "SCHED_FIFO priority of the control thread; 0: normal scheduling", ge=0, le=99)
+    switch_interval_s: float = entry(1e-4, "Switch interval of the interpreter while active", "s", ge=1e-6, le=0.1)
+    lock_memory: bool = entry(False, "Lock the memory of the process while active")
+    affinity: tuple[Core, ...] = entry((), "CPU cores of the control thread; empty: any")
+
+
+class Settings(Group):
+    """All parameters of the policy node, validated and frozen."""
+
+    inference: Inference = Inference()
+    rtc: Rtc = Rtc()
+    executor: Executor = Executor()
+    cameras: Cameras = Cameras()
+    joints: Joints = Joints()
+    inputs: Inputs = Inputs()
+    output: Output = Output()
+    limits: Limits = Limits()
+    start: Start = Start()
+    realtime: Realtime = Realtime()
+    require_enable: bool = entry(False, "Move only while ~/enable (std_msgs/Bool) is true")
+    status_rate_hz: float = entry(10.0, "Rate of ~/status", "Hz", gt=0, le=100)
+    prompt: str = entry("", "Task in words, until ~/prompt says another")

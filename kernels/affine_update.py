@@ -8,8 +8,9 @@ x, Y and the coefficients are float32: a bfloat16 step of x would be larger than
 from __future__ import annotations
 
 import torch
-from phyai_kernels.op import Op, jit, tl, triton
 from torch import Tensor
+
+from phyai_kernels.op import Op, jit, tl, triton
 
 BLOCK = 256
 

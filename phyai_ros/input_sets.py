@@ -13,12 +13,14 @@ CLOCK_WENT_BACK_NS = 1_000_000_000  # a stamp older by more than this starts a n
 
 @dataclass(frozen=True)
 class Received:
-    """A message as it arrived: stamp in ROS time, arrival in steady time and as the tick under way."""
+    """A message as it arrived, with the times of its way to us."""
 
     msg: Any
-    stamp_ns: int
-    arrival_ns: int
-    arrival_tick: int
+    stamp_ns: int  # header stamp, ROS time
+    arrival_ns: int  # steady time
+    arrival_tick: int  # the tick under way
+    arrival_stamp_ns: int = 0  # ROS time
+    published_stamp_ns: int = 0  # ROS time; 0: unknown
     problem: str = ""  # why it cannot be used, apart from its stamp
     layout: Layout | None = None  # JointState only
 

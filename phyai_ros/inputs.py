@@ -9,6 +9,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSPolicyKind, QoSProfile, ReliabilityPolicy, qos_policy_name_from_kind
 from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from phyai_core.types import PolicySpec
@@ -22,6 +23,7 @@ except ImportError:  # Humble
 
 __all__ = ["InputSet", "Inputs", "Sample"]
 
+TELLS_PUBLISH_TIME = hasattr(Subscription, "CallbackType")  # not in Humble
 OVERRIDABLE = (QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
 
 
@@ -55,7 +57,7 @@ class Inputs(Mailbox):
         while self._subscriptions:
             self._node.destroy_subscription(self._subscriptions.pop())
 
-    def _subscribe(self, kind: type, topic: str, reliability: str, receive: Callable[[Any], None]) -> Any:
+    def _subscribe(self, kind: type, topic: str, reliability: str, receive: Callable[..., None]) -> Any:
         qos = QoSProfile(
             depth=1,
             reliability=ReliabilityPolicy[reliability.upper()],
@@ -64,11 +66,17 @@ class Inputs(Mailbox):
         return self._node.create_subscription(
             kind,
             topic,
-            receive,
+            self._with_publish_time(receive),
             qos,
             event_callbacks=SubscriptionEventCallbacks(incompatible_qos=partial(self._note_mismatch, topic)),
             qos_overriding_options=QoSOverridingOptions(OVERRIDABLE),
         )
+
+    def _with_publish_time(self, receive: Callable[..., None]) -> Callable[..., None]:
+        """The middleware stamps messages in wall time, which means nothing against a simulated clock."""
+        if not TELLS_PUBLISH_TIME or self._node.get_clock().ros_time_is_active:
+            return receive
+        return lambda msg, info: receive(msg, info["source_timestamp"])
 
     def _note_mismatch(self, topic: str, event: Any) -> None:
         policy = qos_policy_name_from_kind(event.last_policy_kind).lower()

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class InputSet:
     last_command: FloatArray  # [A]
     prompt: str
     sources: tuple[Source, ...]
-    images: Mapping[str, tuple[str, Any]]  # {camera key: (topic, message)}
+    images: Mapping[str, tuple[str, Any]] = field(repr=False)  # {camera key: (topic, message)}
 
     def decode(self) -> Observation:
         """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
@@ -87,18 +87,18 @@ class Mailbox:
         self.prompt = settings.prompt
         self.received = dict.fromkeys([*self._topics.values(), rules.joint_states_topic], 0)  # messages per topic
 
-    def receive_image(self, key: str, msg: Any) -> None:
-        """Store an Image or CompressedImage for the camera `key`."""
-        new = self._stamp(msg, _image_problem(msg))
+    def receive_image(self, key: str, msg: Any, published_stamp_ns: int = 0) -> None:
+        """Store an Image or CompressedImage for the camera `key`, published at that ROS time (0: unknown)."""
+        new = self._received(msg, published_stamp_ns, _image_problem(msg))
         with self._lock:
             self._images[key].push(new)
             self.received[self._topics[key]] += 1
 
-    def receive_joints(self, msg: Any) -> None:
-        """Store a JointState."""
+    def receive_joints(self, msg: Any, published_stamp_ns: int = 0) -> None:
+        """Store a JointState, published at that ROS time (0: unknown)."""
         with self._lock:
             layout = self._joints.layout(msg.name)
-        new = self._stamp(msg, self._map.check(msg, layout), layout)
+        new = self._received(msg, published_stamp_ns, self._map.check(msg, layout), layout)
         with self._lock:
             self._joints.push(new)
             self.received[self._rules.joint_states_topic] += 1
@@ -141,11 +141,12 @@ class Mailbox:
             return Sample(None, fault, ages, spread_s)
         return Sample(self._assemble(feeds, chosen, last_command), None, ages, spread_s)
 
-    def _stamp(self, msg: Any, problem: str, layout: Layout | None = None) -> Received:
+    def _received(self, msg: Any, published_ns: int, problem: str, layout: Layout | None = None) -> Received:
         stamp_ns = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec
+        now_ros_ns, now_ns = self._ros_now_ns(), self._steady_now_ns()
         if stamp_ns == 0 and self._rules.zero_stamps == "arrival":
-            stamp_ns = self._ros_now_ns()
-        return Received(msg, stamp_ns, self._steady_now_ns(), self._tick, problem, layout)
+            stamp_ns = now_ros_ns
+        return Received(msg, stamp_ns, now_ns, self._tick, now_ros_ns, published_ns, problem, layout)
 
     def _ages(self, feeds: Sequence[Feed], now_ns: int) -> dict[str, float]:
         ages = dict.fromkeys(self.received, math.nan)
@@ -160,10 +161,7 @@ class Mailbox:
         values = self._map.collect([(item.msg, item.layout) for item in joints])
         measured = self._map.measured(values)
         last_command = measured.copy() if command is None else command
-        sources = [
-            Source(feed.topic, item.stamp_ns, item.arrival_ns, item.arrival_tick)
-            for feed, item in zip(feeds, chosen, strict=True)
-        ]
+        sources = [_source(feed.topic, item) for feed, item in zip(feeds, chosen, strict=True)]
         return InputSet(
             stamp_ns=min(item.stamp_ns for item in chosen),
             state=self._map.state(values, last_command),
@@ -173,6 +171,12 @@ class Mailbox:
             sources=tuple(sources),
             images={key: (topic, item.msg) for (key, topic), item in zip(self._topics.items(), chosen, strict=False)},
         )
+
+
+def _source(topic: str, item: Received) -> Source:
+    return Source(
+        topic, item.stamp_ns, item.arrival_ns, item.arrival_tick, item.arrival_stamp_ns, item.published_stamp_ns
+    )
 
 
 def _image_problem(msg: Any) -> str:

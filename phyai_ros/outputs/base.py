@@ -32,7 +32,7 @@ class OutputConfig:
     """What every output needs to know. Raises ValueError naming the parameter that is wrong.
 
     `joint_names` are the robot's names in policy order; `controller_joints` the same set in the controller's order
-    (empty: the same order). `max_acceleration` [A] limits braking. `rate_hz` 0 means the policy rate.
+    (empty: the same order). `max_acceleration`, one value or one per joint, limits braking. `rate_hz` 0: the policy rate.
     """
 
     joint_names: tuple[str, ...]
@@ -44,10 +44,10 @@ class OutputConfig:
 
     def __post_init__(self) -> None:
         limits = np.asarray(self.max_acceleration, dtype=float)
-        if limits.shape != (len(self.joint_names),) or not np.all(np.isfinite(limits) & (limits > 0)):
+        if limits.shape not in ((1,), (len(self.joint_names),)) or not np.all(np.isfinite(limits) & (limits > 0)):
             raise ValueError(
-                f"limits.max_acceleration: {list(self.max_acceleration)} must hold one positive number"
-                f" for each of the joints {', '.join(self.joint_names)}."
+                f"limits.max_acceleration: {list(self.max_acceleration)} must hold one positive number for all joints,"
+                f" or one for each of {', '.join(self.joint_names)}."
             )
         if self.controller_joints and sorted(self.controller_joints) != sorted(self.joint_names):
             raise ValueError(
@@ -78,7 +78,8 @@ class Output(ABC):
     def __init__(self, config: OutputConfig, publish: Callable[[Any], None]) -> None:
         self.config = config
         self._publish = publish
-        self._max_acceleration = np.asarray(config.max_acceleration, dtype=float)
+        limits = np.asarray(config.max_acceleration, dtype=float)
+        self._max_acceleration = np.broadcast_to(limits, len(config.joint_names))  # [A]
 
     @abstractmethod
     def start(self, position: Array, stamp_ns: int) -> None:

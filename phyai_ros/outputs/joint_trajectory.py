@@ -25,11 +25,11 @@ from phyai_ros.outputs.track import (
     splice_plan,
 )
 
-PROFILES = ("auto", "splice", "replace")
+PROFILES = ("splice", "replace")
 
 
 class JointTrajectoryOutput(Output):
-    """Profile `splice` (or `auto`) publishes what is to come, `replace` also what was executed since the launch."""
+    """Profile `splice` publishes what is to come, `replace` also what was executed since the launch."""
 
     name = "joint_trajectory"
     self_advancing = True

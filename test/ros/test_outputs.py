@@ -157,7 +157,7 @@ def test_the_last_single_row_still_makes_a_trajectory_of_two_points():
 @pytest.mark.parametrize("name", ["joint_trajectory", "forward_command"])
 def test_columns_follow_the_order_of_the_controller(name):
     sent = []
-    output = load_output(name)(make_config(controller_joints=("b", "a")), sent.append)
+    output = load_output(name)(make_config(controller_joints=("b", "a"), max_acceleration=(2.0,)), sent.append)
     output.start(np.array([1.0, 2.0]), 0)
     output.update(run_command([[1.0, 2.0], [1.0, 2.0]]), 0)
     published = sent[0].points[0].positions if name == "joint_trajectory" else sent[0].data
@@ -242,7 +242,7 @@ def test_a_bad_row_makes_forward_command_brake_instead_of_stopping_dead():
     [
         ("servo", {}, "joint_trajectory"),
         ("joint_trajectory", {"max_acceleration": (1.0, 0.0)}, "limits.max_acceleration"),
-        ("joint_trajectory", {"max_acceleration": (1.0,)}, "limits.max_acceleration"),
+        ("joint_trajectory", {"max_acceleration": (1.0,) * 3}, "limits.max_acceleration"),
         ("joint_trajectory", {"controller_joints": ("a", "c")}, "output.controller_joints"),
         ("joint_trajectory", {"profile": "blend"}, "output.profile"),
         ("forward_command", {"rate_hz": 10.0}, "output.rate_hz"),

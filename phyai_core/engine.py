@@ -1,7 +1,6 @@
 """A small engine for flow policies: one request at a time, eager, on the device the adapter's weights live on.
 
-One inference is preprocess, encode_prefix, N denoise steps, postprocess. Every step is the affine update that
-phyai_core.rtc describes, so real-time chunking on or off runs the same code. x, Y and the tables stay float32.
+One inference is preprocess, encode_prefix, N denoise steps, postprocess.
 Letters in shapes: N denoise steps, H action horizon, A' model action dims, A robot action dims.
 """
 
@@ -11,7 +10,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +17,8 @@ from torch import Tensor
 
 from phyai_core.adapter import Adapter
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
+from phyai_core.sampler import Sampler
 from phyai_core.types import FloatArray, Observation, PolicySpec
-from phyai_kernels.affine_update import AFFINE_UPDATE
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,7 @@ class Engine:
         self.adapter = adapter
         self.spec = adapter.spec
         self.device = device
-        self._update = AFFINE_UPDATE.pick(device)
-        flow_times = torch.arange(steps, dtype=torch.float32, device=device) / steps
-        self._flow_times = (
-            flow_times[:, None, None].expand(steps, 1, self.spec.action_horizon).contiguous()
-        )  # [N, 1, H]
+        self._sampler = Sampler(adapter, device)
 
     def infer(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> EngineResult:
         """One chunk from `obs`, conditioned as `tables` say, starting from standard normal noise [H, A'] float32.
@@ -93,7 +87,7 @@ class Engine:
             stages.close("preprocess")
             prefix = self.adapter.encode_prefix(inputs)
             stages.close("prefix")
-            latent = self._denoise(prefix, tables, noise).cpu().numpy()
+            latent = self._sampler(prefix, tables, noise).cpu().numpy()
             stages.close("denoise")
             actions = np.asarray(self.adapter.postprocess(latent, obs), np.float32)
             stages.close("postprocess")
@@ -112,21 +106,6 @@ class Engine:
             if progress is not None:
                 progress(done, runs)
         return seconds
-
-    def _denoise(self, prefix: Any, tables: RtcTables, noise: FloatArray | Tensor) -> Tensor:
-        """Noise -> latents at flow time 1, [H, A'] float32 on the device."""
-        spec = self.spec
-        assert tables.abc.shape == (spec.num_denoise_steps, spec.action_horizon, 3), tables.abc.shape
-        abc = torch.from_numpy(tables.abc).to(self.device)[:, None]  # [N, 1, H, 3]
-        leftover = torch.from_numpy(tables.prefix).to(self.device)[None]  # [1, H, A']
-        start = torch.as_tensor(noise, dtype=torch.float32, device=self.device)[None]
-        x = self.adapter.init_latents(start).clone()  # the adapter may hand back the caller's own noise
-        assert x.shape == leftover.shape and x.dtype == torch.float32, (x.shape, x.dtype)
-        x[:, : tables.start_rows] = leftover[:, : tables.start_rows]
-        for step, flow_time in enumerate(self._flow_times):
-            velocity = self.adapter.denoise_step(prefix, x, flow_time)
-            x = self._update(x, velocity, leftover, abc[step])
-        return x[0]
 
 
 class _Stages:

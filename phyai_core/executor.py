@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
-import numpy as np
-
 from phyai_core.chunks import find_chunk_fault
 from phyai_core.delay import DelayForecast
 from phyai_core.execution import Counters, ExecutorConfig
+from phyai_core.metrics import seam
 from phyai_core.types import (
     Action,
     ActionChunk,
@@ -154,7 +153,7 @@ class RtcExecutor:
     def _seam(self, row: FloatArray) -> float:
         if len(self._rows) < 2:
             return float("nan")
-        return float(np.max(np.abs(row - 2 * self._rows[-1] + self._rows[-2])))
+        return seam(self._rows[-2], self._rows[-1], row)
 
     def _should_launch(self) -> bool:
         if self._flight is not None or self._running is not None:

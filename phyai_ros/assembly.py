@@ -62,7 +62,7 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
         mode="none" if rtc.mode == "sync" else rtc.mode,
         schedule=rtc.schedule,
         mask_ext=None if rtc.mask_ext == "full" else rtc.mask_ext,
-        max_guidance_weight=rtc.max_guidance_weight,
+        max_guidance_weight=rtc.max_guidance_weight or None,
     )
     infer = PolicyInference(
         policy.engine,

@@ -160,7 +160,7 @@ class Start(Group):
 
 
 class Realtime(Group):
-    """How punctual the control thread is. What the system does not permit is reported, and the node runs without it."""
+    """How punctual the control thread is. What the system does not permit is reported and left out."""
 
     priority: int = entry(0, "SCHED_FIFO priority of the control thread; 0: normal scheduling", ge=0, le=99)
     switch_interval_s: float = entry(1e-4, "Switch interval of the interpreter while active", "s", ge=1e-6, le=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from rclpy.clock import Clock, JumpThreshold
 from rclpy.duration import Duration
@@ -42,3 +43,10 @@ class RosClock:
     def _wake(self, _jump: object) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def to_stamp_ns(clock: Clock, deadline_ns: int) -> int:
+    """A deadline of the control loop as ROS time: of `clock` itself under use_sim_time, else of the steady clock."""
+    if clock.ros_time_is_active:
+        return deadline_ns
+    return clock.now().nanoseconds - (time.monotonic_ns() - deadline_ns)

@@ -32,7 +32,7 @@ class OutputConfig:
     """What every output needs to know. Raises ValueError naming the parameter that is wrong.
 
     `joint_names` are the robot's names in policy order; `controller_joints` the same set in the controller's order
-    (empty: the same order). `max_acceleration`, one value or one per joint, limits braking. `rate_hz` 0: the policy rate.
+    (empty: the same order). `max_acceleration`, one value or one per joint, limits braking. `rate_hz` 0: policy rate.
     """
 
     joint_names: tuple[str, ...]

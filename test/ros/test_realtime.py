@@ -1,7 +1,7 @@
 """Real-time settings are optional.
 
-Guards against: a node that fails because the user lacks a permission, a refusal that nobody hears of, and a process left
-changed after deactivation.
+Guards against: a node that fails because the user lacks a permission, a refusal that nobody hears of, and a process
+left changed after deactivation.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSPolicyKind, QoSProfile, ReliabilityPolicy, qos_policy_name_from_kind
+from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSPolicyKind, QoSProfile, ReliabilityPolicy
+from rclpy.qos import qos_check_compatible as check_qos
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -35,51 +37,68 @@ class Inputs(Mailbox):
         clock = node.get_clock()
         super().__init__(settings, spec, lambda: clock.now().nanoseconds, sim_time=clock.ros_time_is_active)
         self._node = node
-        self._qos_warnings: dict[str, str] = {}
+        self._subscriptions: list[Subscription] = []
         rules = settings.inputs
-        self._subscriptions = [
-            self._subscribe(JointState, rules.joint_states_topic, rules.joint_states_qos, self.receive_joints)
-        ]
+        self._subscribe(JointState, rules.joint_states_topic, rules.joint_states_qos, self.receive_joints)
         for key in (camera.key for camera in spec.cameras):
             camera = settings.cameras.by_key[key]
             kind = CompressedImage if camera.transport == "compressed" else Image
-            receive = partial(self.receive_image, key)
-            self._subscriptions.append(self._subscribe(kind, camera.topic, camera.qos, receive))
+            self._subscribe(kind, camera.topic, camera.qos, partial(self.receive_image, key))
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences about publishers whose quality of service does not fit ours, and topics nobody publishes."""
-        silent = [f"{topic} has no publisher" for topic in self.received if not self._node.count_publishers(topic)]
-        return [*self._qos_warnings.values(), *silent]
+        """Topics that nobody publishes, and publishers whose quality of service keeps their messages from us.
+
+        Asks the graph: for the thread of the ROS executor, a few times a second at most.
+        """
+        return [text for subscription in self._subscriptions for text in self._hindrances(subscription)]
 
     def close(self) -> None:
         """Unsubscribe."""
         while self._subscriptions:
             self._node.destroy_subscription(self._subscriptions.pop())
 
-    def _subscribe(self, kind: type, topic: str, reliability: str, receive: Callable[..., None]) -> Any:
+    def _subscribe(self, kind: type, topic: str, reliability: str, receive: Callable[..., None]) -> None:
         qos = QoSProfile(
-            depth=1,
-            reliability=ReliabilityPolicy[reliability.upper()],
-            durability=DurabilityPolicy.VOLATILE,
+            depth=1, reliability=ReliabilityPolicy[reliability.upper()], durability=DurabilityPolicy.VOLATILE
         )
-        return self._node.create_subscription(
+        # The middleware stamps messages in wall time, which means nothing against a simulated clock.
+        knows_publish_time = TELLS_PUBLISH_TIME and not self._node.get_clock().ros_time_is_active
+        subscription = self._node.create_subscription(
             kind,
             topic,
-            self._with_publish_time(receive),
+            _WithPublishTime(receive) if knows_publish_time else receive,
             qos,
-            event_callbacks=SubscriptionEventCallbacks(incompatible_qos=partial(self._note_mismatch, topic)),
+            # Event callbacks can crash the EventsExecutor once their subscription is gone: `warnings` does their job.
+            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
             qos_overriding_options=QoSOverridingOptions(OVERRIDABLE),
         )
+        self._subscriptions.append(subscription)
 
-    def _with_publish_time(self, receive: Callable[..., None]) -> Callable[..., None]:
-        """The middleware stamps messages in wall time, which means nothing against a simulated clock."""
-        if not TELLS_PUBLISH_TIME or self._node.get_clock().ros_time_is_active:
-            return receive
-        return lambda msg, info: receive(msg, info["source_timestamp"])
+    def _hindrances(self, subscription: Subscription) -> list[str]:
+        topic = subscription.topic_name
+        publishers = self._node.get_publishers_info_by_topic(topic)
+        if not publishers:
+            return [f"nobody publishes {topic}"]
+        wrong = []
+        for publisher in publishers:
+            compatibility, why = check_qos(publisher.qos_profile, subscription.qos_profile)
+            if compatibility == QoSCompatibility.ERROR:
+                reason = why.removeprefix("ERROR: ").rstrip("; ")
+                wrong.append(f"messages of {publisher.node_name} on {topic} do not arrive: {reason}")
+        return wrong
 
-    def _note_mismatch(self, topic: str, event: Any) -> None:
-        policy = qos_policy_name_from_kind(event.last_policy_kind).lower()
-        text = f"a publisher on {topic} offers another {policy} than is asked for, so its messages do not arrive"
-        self._qos_warnings[topic] = f"{text}; see the qos parameter of this input"
-        self._node.get_logger().warning(self._qos_warnings[topic])
+
+class _WithPublishTime:
+    """A callback for message and message info. The EventsExecutor up to Kilted passes them as one pair."""
+
+    __signature__ = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("msg", "info")]
+    )
+
+    def __init__(self, receive: Callable[..., None]) -> None:
+        self._receive = receive
+
+    def __call__(self, *arguments: Any) -> None:
+        msg, info = arguments if len(arguments) == 2 else arguments[0]
+        self._receive(msg, info["source_timestamp"])

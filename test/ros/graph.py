@@ -13,9 +13,10 @@ from typing import Any
 
 import rclpy
 from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+
+from phyai_ros.spinning import make_executor
 
 FIRST_DOMAIN, LAST_DOMAIN = 20, 101  # higher ones reach into the ports that systems hand out
 
@@ -47,7 +48,7 @@ class Graph:
         self.environment = {**os.environ, **make_environment(domain, log_dir)}
         self.context = Context()
         rclpy.init(context=self.context, domain_id=domain, signal_handler_options=SignalHandlerOptions.NO)
-        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor = make_executor(self.context)
         self._nodes: list[Node] = []
 
     def node(self, name: str, kind: Callable[..., Node] = Node, **options: Any) -> Node:

@@ -1,5 +1,5 @@
-"""Guards against: a wrong setting that is taken silently, or refused without saying what is allowed; types guessed by YAML
-and launch files; misspelt names; settings that contradict the policy; generated files that are out of date.
+"""Guards against: a wrong setting that is taken silently, or refused without saying what is allowed; types guessed by
+YAML and launch files; misspelt names; settings that contradict the policy; generated files that are out of date.
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ def test_an_encoding_that_only_cv_bridge_knows_goes_there(monkeypatch):
     assert image_bridge.message_to_rgb(message) == ("yuv422", "rgb8")
 
 
-@pytest.mark.skipif(image_bridge.CvBridge is None, reason="cv_bridge comes with a ROS installation, not with the wheels")
+@pytest.mark.skipif(
+    image_bridge.CvBridge is None, reason="cv_bridge comes with a ROS installation, not with the wheels"
+)
 @pytest.mark.parametrize("encoding", [*SAME_PICTURE, "mono8"])
 @pytest.mark.parametrize("padding", [0, 3])
 def test_cv_bridge_and_our_converter_agree(encoding, padding):

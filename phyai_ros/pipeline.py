@@ -17,7 +17,8 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Action, Command, Fault, Reason
-from phyai_ros.inputs import Inputs, Sample
+from phyai_ros.inputs import Inputs
+from phyai_ros.mailbox import Sample
 from phyai_ros.outputs.base import Output
 
 DISABLED = Fault(Reason.DISABLED, "waiting for ~/enable to be true")

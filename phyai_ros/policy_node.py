@@ -7,9 +7,9 @@ nothing behind and can be tried again.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 import rclpy
@@ -18,7 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from phyai_ros.parameter_server import ParameterServer
 from phyai_ros.session import Session
-from phyai_ros.spinning import make_executor, spin_until
+from phyai_ros.spinning import make_executor, spin_until, stop_on_signals
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
@@ -28,7 +28,7 @@ class PolicyNode(LifecycleNode):
 
     def __init__(self, **kwargs) -> None:
         super().__init__("policy", **kwargs)
-        self._parameters = ParameterServer(self)
+        self._parameter_server = ParameterServer(self)
         self._session: Session | None = None
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -56,7 +56,7 @@ class PolicyNode(LifecycleNode):
         self._attempt("stop", self._drop_session)
 
     def _configure(self) -> None:
-        self._session = Session(self, self._parameters.read())
+        self._session = Session(self, self._parameter_server.read())
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
@@ -72,7 +72,7 @@ class PolicyNode(LifecycleNode):
                 self.get_logger().error(f"cannot {name}: {line}")
             return FAILURE
         except Exception as error:
-            self.get_logger().error(f"cannot {name}: {type(error).__name__}: {error}", exc_info=True)
+            self.get_logger().error(f"cannot {name}: {type(error).__name__}: {error}\n{traceback.format_exc()}")
             return FAILURE
         return SUCCESS
 
@@ -80,8 +80,7 @@ class PolicyNode(LifecycleNode):
 def main(args: list[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; the stop goes out while the ROS context is still valid. Exit code 0."""
     stopping = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: stopping.set())
+    stop_on_signals(stopping)
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     node = PolicyNode()
     executor = make_executor()

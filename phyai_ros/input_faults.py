@@ -46,7 +46,7 @@ def explain_spread(feeds: Sequence[Feed], slop_s: float) -> Fault:
     newest = max(feeds, key=lambda feed: feed.items[-1].stamp_ns)
     spread_s = (newest.items[-1].stamp_ns - oldest.items[-1].stamp_ns) / NS_PER_S
     if oldest.joints:
-        return _vanished(oldest, f"{spread_s:.3f} s before {newest.topic} (inputs.slop_s: {slop_s:g})")
+        return _vanished(oldest, f"{spread_s:.3f} s before the newest message (inputs.slop_s: {slop_s:g})")
     text = f"{oldest.topic} and {newest.topic} are stamped {spread_s:.3f} s apart (inputs.slop_s: {slop_s:g})"
     return Fault(Reason.INPUT_STALE, text)
 

@@ -120,14 +120,8 @@ class Mailbox:
         `last_command` [A] is the row emitted last; None before the first, when the measured pose stands for it.
         """
         self._tick = tick
-        with self._lock:
-            cameras = [history.feed(self._topics[key]) for key, history in self._images.items()]
-            joints, missing = self._joints.feeds()
-            seen = list(self._joints.seen) if missing else []
-        feeds = [*cameras, *joints]
+        feeds, fault = self._look(now_ros_ns)
         ages = self._ages(feeds, now_ros_ns)
-        fault = find_absent(cameras, self._rules.joint_states_topic, missing, seen)
-        fault = fault or find_unusable(feeds, now_ros_ns, self._limits)
         if fault:
             return Sample(None, fault, ages)
         chosen = choose_set([feed.items for feed in feeds], round(self._rules.slop_s * NS_PER_S))
@@ -140,6 +134,16 @@ class Mailbox:
             fault = Fault(Reason.WAITING_INPUT, f"waiting for a message on {topic} newer than the restart")
             return Sample(None, fault, ages, spread_s)
         return Sample(self._assemble(feeds, chosen, last_command), None, ages, spread_s)
+
+    def _look(self, now_ns: int) -> tuple[list[Feed], Fault | None]:
+        """The inputs as they are now, and what is wrong with the newest message of any."""
+        with self._lock:
+            cameras = [history.feed(self._topics[key]) for key, history in self._images.items()]
+            joints, missing = self._joints.feeds()
+            seen = list(self._joints.seen) if missing else []
+        feeds = [*cameras, *joints]
+        absent = find_absent(cameras, self._rules.joint_states_topic, missing, seen)
+        return feeds, absent or find_unusable(feeds, now_ns, self._limits)
 
     def _received(self, msg: Any, published_ns: int, problem: str, layout: Layout | None = None) -> Received:
         stamp_ns = msg.header.stamp.sec * NS_PER_S + msg.header.stamp.nanosec

@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 from phyai_core.types import CameraSpec, Feature, PolicySpec, Reason
+from phyai_ros.input_sets import Received
+from phyai_ros.joint_inbox import JointInbox
+from phyai_ros.joints import JointMap
 from phyai_ros.mailbox import Mailbox, Sample
 from phyai_ros.parameters import build_settings
+from phyai_ros.settings import Joints
 from phyai_ros.spec_checks import check_against_spec
 
 START_NS = 1_700_000_000_000_000_000
@@ -250,6 +254,16 @@ def test_a_vanished_joint_is_named_while_its_topic_goes_on():
     assert text == "elbow missing from joint_states, last seen 0.300 s ago"
 
 
+def test_a_joint_that_lags_behind_the_others_is_named_before_it_is_stale():
+    rig = Rig()
+    rig.joints(0)
+    rig.joints(120, ["yaw", "grip"])
+    rig.image(120)
+    reason, text = rig.fault(120)
+    assert reason is Reason.INPUT_MISSING
+    assert text == "elbow missing from joint_states, last seen 0.120 s before the newest message (inputs.slop_s: 0.1)"
+
+
 def test_joints_of_several_publishers_make_one_state():
     rig = Rig()
     for at_ms in range(0, 100, 10):
@@ -257,10 +271,22 @@ def test_joints_of_several_publishers_make_one_state():
         if at_ms % 50 == 0:
             rig.joints(at_ms, ["grip"], [at_ms])
     rig.image(90)
-    obs = rig.sample(95).obs
+    sample = rig.sample(95)
+    obs = sample.obs
+    assert sample.ages["joint_states"] == pytest.approx(0.045)
     np.testing.assert_allclose(obs.measured, [90.25, 90.5, 50])
     assert obs.stamp_ns == START_NS + 50_000_000
     assert [source.name for source in obs.sources] == ["camera/front", "joint_states", "joint_states"]
+
+
+def test_of_two_publishers_of_a_joint_the_newer_one_counts():
+    rig = Rig()
+    rig.image(0)
+    rig.joints(0, positions=[1.0, 2.0, 3.0])
+    rig.joints(10, ["yaw"], [9.0])
+    np.testing.assert_allclose(rig.sample(10).obs.measured, [9, 2, 3])
+    rig.joints(20, positions=[4.0, 5.0, 6.0])
+    np.testing.assert_allclose(rig.sample(20).obs.measured, [4, 5, 6])
 
 
 def test_a_value_that_is_no_number_is_named_and_never_used_later():
@@ -271,6 +297,14 @@ def test_a_value_that_is_no_number_is_named_and_never_used_later():
     assert rig.fault(10) == (Reason.INPUT_INVALID, "joint_states has the position nan for the joint elbow")
     rig.joints(20)
     assert np.isfinite(rig.sample(20).obs.state).all()
+
+
+def test_a_broken_message_is_not_used_even_where_its_stamp_fits_best():
+    rig = Rig(inputs__slop_s=0.02)
+    rig.image(0)
+    rig.joints(5, positions=[0.0, math.nan, 0.0])
+    rig.joints(60)
+    assert rig.sample(60).obs is None
 
 
 def test_an_image_that_cannot_be_decoded_is_named_before_inference():
@@ -310,8 +344,12 @@ def test_after_a_jump_of_the_clock_everything_is_forgotten():
     assert rig.fault(0) == (Reason.INPUT_MISSING, "no message yet on camera/front")
 
 
-def test_a_publisher_that_changes_its_names_all_the_time_costs_bounded_memory():
-    rig = Rig()
-    for step in range(1000):
-        rig.joints(step, ["yaw", f"other_{step}"], [0.0, 0.0])
-    assert len(rig.box._joints._layouts) <= 256 and len(rig.box._joints._histories) == 1
+def test_publishers_that_change_their_names_all_the_time_cost_bounded_memory():
+    names = [f"joint_{index}" for index in range(8)]
+    spec = PolicySpec("arm", 8, 0.04, (), (), tuple(Feature(name) for name in names), 8)
+    inbox = JointInbox("joint_states", JointMap(spec, Joints()), reach_ns=0)
+    for step in range(1, 1000):
+        chosen = [name for index, name in enumerate(names) if step >> index & 1] + [f"other_{step}"]
+        inbox.push(Received(None, step, 0, 0, layout=inbox.layout(chosen)))
+    assert len(inbox._layouts) <= 256 and len(inbox._histories) <= 32
+    assert inbox.feeds()[0][0].items[-1].stamp_ns == 999

@@ -1,0 +1,157 @@
+"""`phyai-ros demo`: a simulated arm, seen by a camera, driven by the built-in policy over ROS 2 topics."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from phyai_ros.cli.errors import CommandFailed
+from phyai_ros.cli.host import host_facts, host_line
+from phyai_ros.cli.summary import make_table, summarise, write_json
+from phyai_ros.run_record import load_record, save_record
+
+DEFAULT_FOLDER = Path("out/demo")
+
+
+class Mode(str, Enum):
+    """Values of --mode."""
+
+    rtc = "rtc"
+    none = "none"
+    sync = "sync"
+
+
+def demo(
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print a line per episode instead of the live view")
+    ] = False,
+    episodes: Annotated[int, typer.Option(min=1, max=1000, help="Episodes of up to 4.4 s")] = 10,
+    mode: Annotated[
+        Mode, typer.Option(help="rtc: as config/demo.yaml says; none: swap chunks as they come; sync: wait")
+    ] = Mode.rtc,
+    compare: Annotated[bool, typer.Option("--compare", help="Run all modes one after the other")] = False,
+    inject_delay: Annotated[float, typer.Option(min=0, max=10, help="Make each inference slower, s")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the episodes and the policy's noise")] = 0,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", help="Policy parameter as name:=value; repeat it")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures; with --compare one file per mode")
+    ] = None,
+    plots: Annotated[Path, typer.Option(help="Folder for pictures, data and logs")] = DEFAULT_FOLDER,
+    min_successes: Annotated[int, typer.Option(min=0, help="Exit with 1 below so many successes")] = 0,
+) -> None:
+    """Drive the simulated robot with the built-in policy, live, and show what real-time chunking does."""
+    require_ros()
+    from phyai_ros.cli.demo_run import DemoOptions
+
+    check_overrides(param or [])
+    console = Console()
+    modes = list(Mode) if compare else [mode]
+    summaries = []
+    for current in modes:
+        options = DemoOptions(current.value, episodes, seed, inject_delay, tuple(param or []))
+        summaries.append(run_mode(options, plots, headless or not console.is_terminal, console))
+        if json_file is not None:
+            write_json(
+                json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file, summaries[-1]
+            )
+    console.print(make_table(summaries, f"{episodes} episodes, seed {seed}, inference slowed by {inject_delay:g} s"))
+    for path in draw_plots(plots):
+        console.print(f"wrote {path}", markup=False, highlight=False)
+    worst = min(summary["successes"] for summary in summaries)
+    if worst < min_successes:
+        raise CommandFailed(f"{worst} of {episodes} episodes succeeded, fewer than the {min_successes} asked for")
+
+
+def run_mode(options: Any, folder: Path, headless: bool, console: Console) -> dict[str, Any]:
+    """One run; its record is kept in `folder` for the plots. Returns its figures."""
+    from phyai_ros.cli.demo_run import run_demo
+
+    with sigterm_as_interrupt(), view(options, headless, console) as show:
+        record = run_demo(options, folder / "logs", show, with_images=not headless)
+    more = {"seed": options.seed, "inject_delay_s": options.inject_delay_s, **host_facts()}
+    summary = summarise(record) | more
+    save_record(record, folder / f"run_{options.mode}.npz")
+    write_json(folder / f"run_{options.mode}.json", summary)
+    return summary
+
+
+@contextmanager
+def view(options: Any, headless: bool, console: Console):
+    """Gives the function that shows progress: a live view on a terminal, a line per episode otherwise."""
+    from phyai_ros.cli.demo_view import Scene, render
+
+    delay = f", inference slowed by {options.inject_delay_s:g} s" if options.inject_delay_s else ""
+    scene = Scene(f"phyai_ros demo: mode {options.mode}{delay}", options.episodes)
+    if headless:
+        console.print(scene.title, highlight=False)
+        yield EpisodeLines(scene, console).show
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda recorder: live.update(render(scene, recorder), refresh=True)
+
+
+class EpisodeLines:
+    """Prints a line when an episode has ended."""
+
+    def __init__(self, scene: Any, console: Console) -> None:
+        self._scene, self._console = scene, console
+        self._printed = 0
+
+    def show(self, recorder: Any) -> None:
+        for episode in recorder.episodes[self._printed :]:
+            took = f"{episode.end_s - episode.start_s:.1f} s"
+            line = f"episode {episode.number} of {self._scene.episodes}: {episode.outcome} after {took}"
+            self._console.print(line, highlight=False)
+        self._printed = len(recorder.episodes)
+
+
+def draw_plots(folder: Path) -> list[Path]:
+    """Draw every run kept in `folder`, this one and the last of each other mode. Returns the pictures."""
+    from phyai_ros import plots
+
+    runs = []
+    for data in sorted(folder.glob("run_*.npz")):
+        summary = json.loads(data.with_suffix(".json").read_text())
+        runs.append(plots.Run(load_record(data), summary, host_line(summary)))
+    paths = [folder / f"{name}.png" for name in ("command", "chunks", "roofline")]
+    for draw, path in zip((plots.plot_command, plots.plot_chunks, plots.plot_roofline), paths, strict=True):
+        draw(runs, path)
+    return paths
+
+
+def require_ros() -> None:
+    if importlib.util.find_spec("rclpy") is None:
+        raise ValueError(
+            "the demo needs ROS 2, and rclpy is not installed here; run make setup, or source a ROS installation."
+        )
+
+
+def check_overrides(rules: list[str]) -> None:
+    for rule in rules:
+        if ":=" not in rule:
+            raise ValueError(f"--param is {rule!r}; allowed is name:=value, for example rtc.execution_horizon:=10.")
+
+
+@contextmanager
+def sigterm_as_interrupt():
+    """While it lasts, SIGTERM ends this process the way Ctrl-C does, children included."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,74 @@
+"""The command `phyai-ros`: a table of subcommands, each imported only when it is asked for.
+
+Exit codes: 0 done, 1 it ran and the result is not good, 2 wrong use, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from phyai_ros.cli.errors import CommandFailed
+from phyai_ros.environment import prepare_environment
+
+COMMANDS = {
+    "demo": "phyai_ros.cli.demo:demo",
+    "bench tick": "phyai_ros.cli.bench_tick:bench_tick",
+    "train": "phyai_ros.cli.train:train",
+    "params": "phyai_ros.cli.params:params",
+}
+HELP = {
+    "": "Runs vision-language-action policies on a robot in real time.",
+    "bench": "Measure this machine.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group of commands that imports one when it is needed. `table` maps "group command" to "module:function"."""
+
+    def __init__(self, table: Mapping[str, str], prefix: str = "", **kwargs) -> None:
+        super().__init__(help=HELP.get(prefix), no_args_is_help=True, **kwargs)
+        self._table, self._prefix = table, prefix
+        below = [name.removeprefix(f"{prefix} ") for name in table if not prefix or name.startswith(f"{prefix} ")]
+        self.commands = dict.fromkeys(name.split()[0] for name in below)  # names only; suggestions are made from them
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str):
+        if cmd_name not in self.commands:
+            return None
+        name = f"{self._prefix} {cmd_name}".strip()
+        if name not in self._table:
+            return LazyGroup(self._table, name, name=cmd_name)
+        module, _, function = self._table[name].partition(":")
+        app = typer.Typer(add_completion=False)
+        app.command(cmd_name)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(app)
+
+
+def run(argv: Sequence[str] | None = None, table: Mapping[str, str] = COMMANDS) -> int:
+    """Run one command and return its exit code. Mistakes (ValueError) and failures become sentences on stderr."""
+    try:
+        LazyGroup(table, name="phyai-ros").main(args=argv, prog_name="phyai-ros")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (ValueError, CommandFailed) as error:
+        Console(stderr=True).print(f"phyai-ros: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 2 if isinstance(error, ValueError) else 1
+    return 0
+
+
+def main() -> int:
+    """Entry point of the script `phyai-ros`."""
+    prepare_environment()
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Child processes of a command: their own ROS graph, a log file each, an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from phyai_ros.cli.errors import CommandFailed
+
+INTERRUPT_WAIT_S, TERMINATE_WAIT_S = 8.0, 2.0
+DOMAINS = range(1, 101)  # above 101 the ports of DDS reach into those the system hands out
+TAIL_LINES = 12
+
+
+class ChildFailed(CommandFailed):
+    """A child process ended although it was needed; says which, how, and the end of its log."""
+
+
+class Child:
+    """One node as a process of its own. It does not see Ctrl-C of the terminal: `stop` decides order and time."""
+
+    def __init__(self, executable: str, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.name, self.log = executable, log
+        command = [sys.executable, str(find_executable(executable)), *arguments]
+        with log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                command,
+                env=dict(env),
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise ChildFailed when the process has ended."""
+        if (code := self._process.poll()) is not None:
+            raise ChildFailed(
+                f"{self.name} ended ({describe_exit(code)}). The end of its log, {self.log}:\n{self.tail()}"
+            )
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does, and harder when that takes too long. Its exit code, negative for a signal."""
+        for signum, wait_s in (
+            (signal.SIGINT, INTERRUPT_WAIT_S),
+            (signal.SIGTERM, TERMINATE_WAIT_S),
+            (signal.SIGKILL, None),
+        ):
+            if self._process.poll() is None:
+                self._process.send_signal(signum)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait_s)
+        return self._process.returncode
+
+
+def find_executable(name: str) -> Path:
+    """Where a node of this package is installed. Raises ValueError when the package is not."""
+    from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+
+    try:
+        path = Path(get_package_prefix("phyai_ros")) / "lib" / "phyai_ros" / name
+    except PackageNotFoundError as error:
+        raise ValueError(
+            "phyai_ros is not installed where ROS looks for it; run make setup, or source your workspace."
+        ) from error
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; run make setup, or build the workspace anew.")
+    return path
+
+
+def private_graph(log_folder: Path, profile: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of processes that talk to each other and to nobody else; what the user set is kept."""
+    env = dict(base)
+    env.setdefault("ROS_DOMAIN_ID", str(free_domain()))
+    env.setdefault("ROS_LOG_DIR", str(log_folder))
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    if env.get("ROS_DISTRO") == "humble":
+        env.setdefault("ROS_LOCALHOST_ONLY", "1")
+        env.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile))
+    else:
+        env.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        env.setdefault("FASTDDS_DEFAULT_PROFILES_FILE", str(profile))
+    return env
+
+
+def free_domain() -> int:
+    """A ROS domain that no process of this machine uses, as far as its first ports show."""
+    for domain in random.sample(DOMAINS, len(DOMAINS)):
+        if all(_port_is_free(7400 + 250 * domain + offset) for offset in (10, 11, 12, 13)):
+            return domain
+    raise ValueError("every ROS domain from 1 to 100 is in use on this machine; set ROS_DOMAIN_ID yourself.")
+
+
+def describe_exit(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,78 @@
+"""`phyai-ros train`: make the built-in policy from nothing, and say how it does in closed loop."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from phyai_ros.cli.errors import CommandFailed
+from phyai_ros.cli.host import host_facts
+from phyai_ros.cli.summary import write_json
+
+
+def train(
+    out: Annotated[
+        Path, typer.Option(help="Folder of the new checkpoint; demonstrations are kept in its folder data")
+    ] = Path("out/train"),
+    episodes: Annotated[
+        int | None, typer.Option(help="Demonstrations to record; by default as for the shipped weights")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; by default as for the shipped weights")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of demonstrations and fit")] = 0,
+    evaluate: Annotated[int | None, typer.Option(help="Episodes of the closed-loop test; by default 100")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A minute of everything, to see that it works; learns nothing")
+    ] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures")] = None,
+    min_success_rate: Annotated[float, typer.Option(min=0, max=1, help="Exit with 1 below this")] = 0.0,
+) -> None:
+    """Record demonstrations, fit the built-in policy, write a checkpoint and test it in closed loop."""
+    try:
+        from phyai_ros.sim.train import QUICK, TrainConfig
+        from phyai_ros.sim.train import train as run_training
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"training needs the Python package {error.name}; run make setup, or pip install it."
+        ) from error
+
+    given = {"episodes": episodes, "steps": steps, "evaluation_episodes": evaluate}
+    base = QUICK if quick else TrainConfig()
+    config = replace(base, seed=seed, **{name: value for name, value in given.items() if value is not None})
+    try:
+        result = run_training(out, config)
+    except RuntimeError as error:
+        raise CommandFailed(str(error)) from error
+    measured = result.evaluation
+    console = Console()
+    console.print(
+        f"checkpoint: {result.checkpoint}\n"
+        f"succeeded: {measured.successes} of {measured.episodes} episodes without delay\n"
+        f"jerk of commands: {measured.jerk_rad_s3:.0f} rad/s³, mean seam {measured.seam_mrad:.0f} mrad\n"
+        f"time: {result.data_s:.0f} s demonstrations, {result.fit_s:.0f} s fit",
+        highlight=False,
+        markup=False,
+    )
+    if json_file is not None:
+        write_json(json_file, report(result, config))
+    if measured.success_rate < min_success_rate:
+        raise CommandFailed(f"success rate {measured.success_rate:.2f} is below the {min_success_rate:g} asked for")
+
+
+def report(result, config) -> dict:
+    """The figures of a training run under the names they have in the JSON file."""
+    return {
+        "checkpoint": str(result.checkpoint),
+        "samples": result.samples,
+        "parameters": result.parameters,
+        "loss": result.loss,
+        "data_s": round(result.data_s, 1),
+        "fit_s": round(result.fit_s, 1),
+        "success_rate": result.evaluation.success_rate,
+        **{f"config_{name}": value for name, value in asdict(config).items()},
+        **{name: value if value == value else None for name, value in asdict(result.evaluation).items()},
+        **host_facts(),
+    }

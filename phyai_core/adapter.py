@@ -1,24 +1,28 @@
 """The adapter contract: what a policy means, apart from how it is run.
 
 Flow time t runs from 0 (noise) to 1 (action); models that run the other way convert inside. Batch is the first axis.
-Letters in shapes: B batch, H action horizon, A' model action dims, A robot action dims.
+Letters in shapes: B batch, H action horizon, A' model action dims, A robot action dims, T prompt tokens.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phyai_core.types import FloatArray, Observation, PolicySpec
+from phyai_core.validity import Lifetime
 
 
 class Adapter(ABC):
-    """Semantics of one policy in five methods. An adapter holds weights and constants, never request state."""
+    """Semantics of one policy in five methods. An adapter holds weights and constants, never request state.
+
+    What follows the methods are declarations with defaults: they let a runtime prepare static shapes and keep values.
+    """
 
     spec: PolicySpec
 
@@ -29,7 +33,10 @@ class Adapter(ABC):
 
     @abstractmethod
     def preprocess(self, obs: Observation) -> dict[str, Tensor]:
-        """Observation -> CPU tensors with B = 1. Raises ValueError where cameras or state differ from spec."""
+        """Observation -> CPU tensors with B = 1. Raises ValueError where cameras or state differ from spec.
+
+        Shapes depend on nothing but the spec and, where there are `prompt_buckets`, on the prompt length T.
+        """
 
     @abstractmethod
     def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Any:
@@ -49,3 +56,20 @@ class Adapter(ABC):
     @abstractmethod
     def postprocess(self, latents: FloatArray, obs: Observation) -> FloatArray:
         """Model space [H, A'] -> robot units [H, A] in the order of spec.action."""
+
+    # --- declarations ------------------------------------------------------------------------------------------------
+
+    prompt_buckets: Sequence[int] = ()  # ascending lengths T that the inputs `tokens`, `token_mask` [B, T] come in
+    lifetimes: ClassVar[Mapping[str, Lifetime]] = {"prefix": Lifetime.OBSERVATION, "velocity": Lifetime.STEP}
+    vision: nn.Module | None = None  # its return ends the stage "vision" of encode_prefix; for timing only
+
+    def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Inputs with the prompt padded to the bucket `length`. For adapters that declare `prompt_buckets`."""
+        raise NotImplementedError(f"{self.spec.name} declares prompt buckets, but not how to pad to them")
+
+    def embed_prompt(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What depends on the prompt alone; handed to encode_prefix as the input `prompt_embedding`.
+
+        For adapters that declare the lifetime of "prompt_embedding": PROMPT.
+        """
+        raise NotImplementedError(f"{self.spec.name} declares a prompt embedding, but not how to compute it")

@@ -1,14 +1,15 @@
-"""A small engine for flow policies: one request at a time, eager, on the device the adapter's weights live on.
+"""The engine of flow policies: observations in, chunks out, on the device the adapter's weights live on.
 
-One inference is preprocess, encode_prefix, N denoise steps, postprocess.
-Letters in shapes: N denoise steps, H action horizon, A' model action dims, A robot action dims.
+One inference is preprocess, encode_prefix, N denoise steps, postprocess; what lies between the first and the last is
+one captured graph on a CUDA device. Letters in shapes: N denoise steps, H action horizon, A' model action dims, A robot
+action dims.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,11 @@ from torch import Tensor
 
 from phyai_core.adapter import Adapter
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
-from phyai_core.sampler import Sampler
+from phyai_core.runner import Runner
+from phyai_core.slot import Job
 from phyai_core.types import FloatArray, Observation, PolicySpec
+
+Progress = Callable[[int, int], None]  # (done, of how many)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,16 @@ class EngineResult:
 
     latent: FloatArray  # [H, A'] model units
     actions: FloatArray  # [H, A] robot units
-    stages_s: dict[str, float]  # preprocess, prefix (vision included), denoise, postprocess
+    stages_s: dict[str, float]  # preprocess, vision (where the adapter tells it apart), prefix, denoise, postprocess
+
+
+@dataclass(frozen=True)
+class PreparedRequest:
+    """A request whose observation is already checked and turned into tensors."""
+
+    obs: Observation
+    job: Job
+    preprocess_s: float
 
 
 def resolve_device(name: str) -> torch.device:
@@ -60,9 +73,15 @@ def blank_observation(spec: PolicySpec) -> Observation:
 
 
 class Engine:
-    """Runs one adapter. Its methods are for one thread at a time: the inference thread."""
+    """Runs one adapter. `run`, `infer` and `warm_up` are for one thread at a time: the inference thread."""
 
-    def __init__(self, adapter: Adapter, device: torch.device) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        device: torch.device,
+        batch_sizes: Sequence[int] = (1,),
+        use_graphs: bool = True,
+    ) -> None:
         """`device` is where `adapter` was loaded. Raises ValueError for a policy that is not a flow policy."""
         steps = adapter.spec.num_denoise_steps
         if steps < 1:
@@ -73,52 +92,76 @@ class Engine:
         self.adapter = adapter
         self.spec = adapter.spec
         self.device = device
-        self._sampler = Sampler(adapter, device)
+        self.runner = Runner(adapter, device, adapter.preprocess(blank_observation(self.spec)), batch_sizes, use_graphs)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """How many requests one `run` may take; numbers in between are filled up."""
+        return self.runner.batch_sizes
+
+    def preprocess(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> PreparedRequest:
+        """Check and convert a request; from any thread. `noise` is standard normal, [H, A'].
+
+        Raises what the adapter raises: ValueError for an observation that does not fit the spec.
+        """
+        started_ns = time.perf_counter_ns()
+        job = Job(self.adapter.preprocess(obs), tables, noise)
+        return PreparedRequest(obs, job, (time.perf_counter_ns() - started_ns) * 1e-9)
+
+    def run(self, requests: Sequence[PreparedRequest]) -> list[EngineResult]:
+        """One batch, in one call of the network; each robot gets what it would get alone."""
+        latents, stages_s = self.runner.run([request.job for request in requests])
+        return [self._finish(*pair, stages_s) for pair in zip(requests, latents, strict=True)]
 
     def infer(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> EngineResult:
         """One chunk from `obs`, conditioned as `tables` say, starting from standard normal noise [H, A'] float32.
 
-        Raises what the adapter raises (ValueError for an observation that does not fit the spec). The result may be
-        non-finite: whoever executes it checks.
+        Raises what the adapter raises. The result may be non-finite: whoever executes it checks.
         """
-        stages = _Stages(self.device)
-        with torch.inference_mode():
-            inputs = {name: tensor.to(self.device) for name, tensor in self.adapter.preprocess(obs).items()}
-            stages.close("preprocess")
-            prefix = self.adapter.encode_prefix(inputs)
-            stages.close("prefix")
-            latent = self._sampler(prefix, tables, noise).cpu().numpy()
-            stages.close("denoise")
-            actions = np.asarray(self.adapter.postprocess(latent, obs), np.float32)
-            stages.close("postprocess")
-        return EngineResult(latent, actions, stages.seconds)
+        return self.run([self.preprocess(obs, tables, noise)])[0]
 
-    def warm_up(self, runs: int = 3, progress: Callable[[int, int], None] | None = None) -> list[float]:
-        """Seconds of each of `runs` inferences on a blank observation. `progress(done, runs)` is called after each."""
-        spec = self.spec
-        tables = build_tables(
-            RtcConfig(mode="none"), spec.action_horizon, spec.num_denoise_steps, spec.latent_dim, leftover=None
-        )
+    def warm_up(self, runs: int = 3, progress: Progress | None = None) -> list[float]:
+        """Capture all graphs, then infer `runs` times on a blank observation. `progress` hears each of these.
+
+        Returns the seconds of each inference. Afterwards no request waits for anything to be prepared.
+        """
+        spec, total, seconds = self.spec, self.runner.captures + runs, []
+        tell = _Counter(total, progress)
+        self.runner.prepare(tell)
+        tables = plain_tables(spec)
         noise = np.zeros((spec.action_horizon, spec.latent_dim), np.float32)
-        seconds = []
-        for done in range(1, runs + 1):
-            seconds.append(sum(self.infer(blank_observation(spec), tables, noise).stages_s.values()))
-            if progress is not None:
-                progress(done, runs)
+        for _ in range(runs):
+            started_ns = time.perf_counter_ns()
+            self.infer(blank_observation(spec), tables, noise)
+            seconds.append((time.perf_counter_ns() - started_ns) * 1e-9)
+            tell()
         return seconds
 
+    def close(self) -> None:
+        """Give back graphs and buffers; the weights go with the adapter."""
+        self.runner.close()
 
-class _Stages:
-    """Seconds between the ends of consecutive stages; waits for the device, so that a stage owns its own work."""
+    def _finish(self, request: PreparedRequest, latent: FloatArray, stages_s: dict[str, float]) -> EngineResult:
+        started_ns = time.perf_counter_ns()
+        actions = np.asarray(self.adapter.postprocess(latent, request.obs), np.float32)
+        postprocess_s = (time.perf_counter_ns() - started_ns) * 1e-9
+        parts = dict(stages_s)
+        preprocess_s = request.preprocess_s + parts.pop("staging")
+        return EngineResult(latent, actions, {"preprocess": preprocess_s, **parts, "postprocess": postprocess_s})
 
-    def __init__(self, device: torch.device) -> None:
-        self.seconds: dict[str, float] = {}
-        self._device = device
-        self._mark_ns = time.perf_counter_ns()
 
-    def close(self, name: str) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now_ns = time.perf_counter_ns()
-        self.seconds[name] = (now_ns - self._mark_ns) * 1e-9
-        self._mark_ns = now_ns
+def plain_tables(spec: PolicySpec) -> RtcTables:
+    """Tables of a chunk that is tied to nothing."""
+    return build_tables(RtcConfig("none"), spec.action_horizon, spec.num_denoise_steps, spec.latent_dim, leftover=None)
+
+
+class _Counter:
+    """Calls `progress(done, total)` with a rising count."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)

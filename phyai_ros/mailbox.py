@@ -154,10 +154,9 @@ class Mailbox:
 
     def _ages(self, feeds: Sequence[Feed], now_ns: int) -> dict[str, float]:
         ages = dict.fromkeys(self.received, math.nan)
-        for feed in feeds:
+        for feed in feeds:  # of several publishers of joints the oldest comes last, and counts
             if feed.items:
-                age_s = (now_ns - feed.items[-1].stamp_ns) / NS_PER_S
-                ages[feed.topic] = max(age_s, ages[feed.topic]) if feed.joints else age_s
+                ages[feed.topic] = (now_ns - feed.items[-1].stamp_ns) / NS_PER_S
         return ages
 
     def _assemble(self, feeds: Sequence[Feed], chosen: Sequence[Received], command: FloatArray | None) -> InputSet:

@@ -1,7 +1,7 @@
 """What a process must find in its environment before rclpy is imported: the ament prefix and the library path.
 
 A sourced ROS workspace sets both. A virtual environment does not, so `prepare_environment` does it for one that
-holds this package; a process started outside of such a prefix is left as it is.
+holds this package. A process outside of such a prefix, or with a workspace sourced that holds it too, is left as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def prepare_environment(prefix: Path | None = None) -> None:
     process is replaced once by itself with the path set. Call it before rclpy is imported and before threads.
     """
     prefix = Path(sys.prefix) if prefix is None else prefix
-    if not (prefix / _INDEX_ENTRY).exists():
+    sourced = (Path(part) for part in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if part)
+    owner = next((part for part in sourced if (part / _INDEX_ENTRY).exists()), prefix)
+    if owner != prefix or not (prefix / _INDEX_ENTRY).exists():
         return
     _put_first("AMENT_PREFIX_PATH", prefix)
     _put_first("PATH", prefix / "bin")

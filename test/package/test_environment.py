@@ -60,3 +60,13 @@ def test_leaves_a_process_outside_of_a_prefix_alone(prefix, restarts):
     prepare_environment(prefix)
     assert dict(os.environ) == before
     assert not restarts
+
+
+def test_a_sourced_workspace_with_the_package_goes_first(prefix, restarts, tmp_path_factory, monkeypatch):
+    workspace = tmp_path_factory.mktemp("workspace")
+    (workspace / "share/ament_index/resource_index/packages").mkdir(parents=True)
+    (workspace / "share/ament_index/resource_index/packages/phyai_ros").touch()
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(workspace))
+    prepare_environment(prefix)
+    assert os.environ["AMENT_PREFIX_PATH"] == str(workspace)
+    assert not restarts

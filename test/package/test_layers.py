@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from package.source_tree import PACKAGES, list_imports, list_modules
 
 MAY_IMPORT = {

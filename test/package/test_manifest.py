@@ -8,6 +8,7 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
+
 from package.source_tree import PACKAGES, ROOT, list_files, list_imports, list_modules
 
 MANIFEST = ElementTree.parse(ROOT / "package.xml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from package.source_tree import ROOT
 
 UNIT = re.compile(r"\b(s|seconds|rad|hz|ticks|actions?|units|l_env)\b|row-major| - 1", re.IGNORECASE)

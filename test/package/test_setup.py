@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from package.source_tree import ROOT
 
 PINS = {"torch": "torch==2.13.0", "triton": "triton==3.7.1", "numpy": "numpy==2.4.6"}

@@ -16,7 +16,9 @@ from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
 from phyai_core.rtc import RtcConfig
-from phyai_core.types import ActionChunk, Fault, InferenceRequest, PolicySpec, Reason
+from phyai_core.types import PolicySpec
+from phyai_ros.chunk_guard import ChunkGuard
+from phyai_ros.endpoints import create_publisher
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.outputs import load_output
 from phyai_ros.outputs.base import Output, OutputConfig
@@ -81,7 +83,7 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
         hang_after_s=settings.inference.hang_after_s,
         late_policy=settings.executor.late_policy,
     )
-    guard = StartGuard(robot_joint_names(settings.joints, spec), settings.start.max_step_rad)
+    guard = ChunkGuard(robot_joint_names(settings.joints, spec), spec.dt_s, settings.limits, settings.start)
     return RtcExecutor(spec, config, infer, guard)
 
 
@@ -98,26 +100,5 @@ def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:
         profile=settings.output.profile,
     )
     topic = settings.output.topic or output_type.default_topic
-    publisher = node.create_publisher(output_type.message_type, topic, 10)
+    publisher = create_publisher(node, output_type.message_type, topic)
     return output_type(config, publisher.publish), publisher
-
-
-@dataclass(frozen=True)
-class StartGuard:
-    """Refuses a first chunk whose first row is far from where the joints were measured."""
-
-    joint_names: tuple[str, ...]
-    max_step: float  # joint units
-
-    def __call__(self, chunk: ActionChunk, request: InferenceRequest) -> Fault | None:
-        if request.leftover is not None:
-            return None
-        distances = abs(chunk.actions[0] - request.obs.measured)
-        worst = int(distances.argmax())
-        if distances[worst] <= self.max_step:
-            return None
-        return Fault(
-            Reason.START_TOO_FAR,
-            f"{self.joint_names[worst]}: the first action is {distances[worst]:.3f} from the measured position,"
-            f" allowed is {self.max_step:g} (start.max_step_rad)",
-        )

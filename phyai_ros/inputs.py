@@ -15,13 +15,9 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
 
 from phyai_core.types import PolicySpec
+from phyai_ros.endpoints import create_subscription
 from phyai_ros.mailbox import InputSet, Mailbox, Sample
 from phyai_ros.settings import Settings
-
-try:
-    from rclpy.event_handler import SubscriptionEventCallbacks
-except ImportError:  # Humble
-    from rclpy.qos_event import SubscriptionEventCallbacks
 
 __all__ = ["InputSet", "Inputs", "Sample"]
 
@@ -64,15 +60,9 @@ class Inputs(Mailbox):
         )
         # The middleware stamps messages in wall time, which means nothing against a simulated clock.
         knows_publish_time = TELLS_PUBLISH_TIME and not self._node.get_clock().ros_time_is_active
-        subscription = self._node.create_subscription(
-            kind,
-            topic,
-            _WithPublishTime(receive) if knows_publish_time else receive,
-            qos,
-            # Event callbacks can crash the EventsExecutor once their subscription is gone: `warnings` does their job.
-            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-            qos_overriding_options=QoSOverridingOptions(OVERRIDABLE),
-        )
+        callback = _WithPublishTime(receive) if knows_publish_time else receive
+        overridable = QoSOverridingOptions(OVERRIDABLE)
+        subscription = create_subscription(self._node, kind, topic, callback, qos, qos_overriding_options=overridable)
         self._subscriptions.append(subscription)
 
     def _hindrances(self, subscription: Subscription) -> list[str]:

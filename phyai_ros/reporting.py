@@ -12,6 +12,8 @@ from std_msgs.msg import Header
 from phyai_core.executor import RtcExecutor
 from phyai_core.timing import ChunkTiming, Ring
 from phyai_core.types import Action, Command, PolicySpec, Reason
+from phyai_ros.endpoints import create_publisher
+from phyai_ros.inputs import Inputs
 from phyai_ros.messages import to_chunk_message, to_command_message, to_time, to_timing_message
 from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 from phyai_ros.pipeline import TickRecord
@@ -48,18 +50,27 @@ def name_state(record: TickRecord | None) -> str:
 class Reporter:
     """Publishers of one activation. `report_*` of the control thread publish at once; `publish_status` is a timer's."""
 
-    def __init__(self, node: Node, spec: PolicySpec, executor: RtcExecutor, joint_names: list[str], mode: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        spec: PolicySpec,
+        executor: RtcExecutor,
+        inputs: Inputs,
+        joint_names: list[str],
+        mode: str,
+    ) -> None:
         self._node, self._spec, self._executor = node, spec, executor
         self._names, self._mode = joint_names, mode
-        self._status = node.create_publisher(PolicyStatus, "~/status", 10)
-        self._chunk = node.create_publisher(ActionChunk, "~/chunk", 10)
-        self._timing = node.create_publisher(ControlTiming, "~/timing", 10)
-        self._command = node.create_publisher(JointState, "~/command", 10)
-        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self._status = create_publisher(node, PolicyStatus, "~/status")
+        self._chunk = create_publisher(node, ActionChunk, "~/chunk")
+        self._timing = create_publisher(node, ControlTiming, "~/timing")
+        self._command = create_publisher(node, JointState, "~/command")
+        self._diagnostics = create_publisher(node, DiagnosticArray, "/diagnostics")
         self._logged: tuple[str, Reason] | None = None
         self._diagnosed_ns = 0
         self._last_timing: ChunkTiming | None = None
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
+        self._inputs = inputs
 
     def report_command(self, command: Command, stamp_ns: int) -> None:
         self._command.publish(to_command_message(command.row, self._names, stamp_ns))
@@ -139,6 +150,7 @@ class Reporter:
         return True
 
     def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:
+        warnings = {**self.warnings, **{f"warning_{i}": text for i, text in enumerate(self._inputs.warnings)}}
         values = {
             "reason": status.reason,
             "epoch": status.epoch,
@@ -148,13 +160,14 @@ class Reporter:
             "stops": status.stops,
             "tick_error_p99_s": f"{status.tick_error_p99:.6f}",
             **{f"age_{name}_s": f"{age:.3f}" for name, age in zip(status.input_names, status.input_ages, strict=True)},
-            **self.warnings,
+            **{f"received_{topic}": count for topic, count in self._inputs.received.items()},
+            **warnings,
         }
         if self._last_timing is not None:
             point = self._last_timing.roofline
             values |= {"bound": point.bound, "x": f"{point.x:.3f}", "y": f"{point.y:.3f}"}
         level = LEVELS[status.state]
-        if self.warnings and level == DiagnosticStatus.OK:
+        if warnings and level == DiagnosticStatus.OK:
             level = DiagnosticStatus.WARN
         pairs = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         name = f"{self._node.get_fully_qualified_name().lstrip('/')}: policy"

@@ -16,6 +16,7 @@ from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
 from phyai_ros.assembly import build_executor, build_output, load_policy
 from phyai_ros.control_loop import ControlLoop
+from phyai_ros.endpoints import create_subscription
 from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
@@ -43,7 +44,8 @@ class Session:
             self._output, publisher = build_output(node, policy)
             made.callback(node.destroy_publisher, publisher)
             joint_names = list(robot_joint_names(self._settings.joints, self._spec))
-            self._reporter = Reporter(node, self._spec, self._executor, joint_names, self._settings.rtc.mode)
+            mode = self._settings.rtc.mode
+            self._reporter = Reporter(node, self._spec, self._executor, self._inputs, joint_names, mode)
             made.callback(self._reporter.close)
             self._pipeline = self._make_pipeline()
             self._listen(made)
@@ -68,9 +70,9 @@ class Session:
         node = self._node
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         for qos in (latched, QoSProfile(depth=1)):
-            prompt = node.create_subscription(String, "~/prompt", self._set_prompt, qos)
+            prompt = create_subscription(node, String, "~/prompt", self._set_prompt, qos)
             made.callback(node.destroy_subscription, prompt)
-        enable = node.create_subscription(Bool, "~/enable", self._set_enabled, QoSProfile(depth=1))
+        enable = create_subscription(node, Bool, "~/enable", self._set_enabled, QoSProfile(depth=1))
         made.callback(node.destroy_subscription, enable)
         made.callback(node.destroy_service, node.create_service(Trigger, "~/reset", self._answer_reset))
 

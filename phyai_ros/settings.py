@@ -115,7 +115,6 @@ class Inputs(Group):
     zero_stamps: Literal["refuse", "arrival"] = entry(
         "refuse", "Messages without a stamp: refuse them, or use their arrival time"
     )
-    startup_timeout_s: float = entry(10.0, "How long activation waits for the first complete set", "s", ge=0, le=600)
 
 
 class Output(Group):
@@ -145,10 +144,16 @@ class Output(Group):
 class Limits(Group):
     """Joint limits: one value for all joints, or one per joint in the order of joints.names."""
 
-    max_velocity: tuple[Positive, ...] = entry((1.0,), "Largest joint velocity", "rad/s or m/s")
+    max_velocity: tuple[Positive, ...] = entry(
+        (1.0,), "Largest joint velocity; a chunk that goes faster is refused", "rad/s or m/s"
+    )
     max_acceleration: tuple[Positive, ...] = entry((5.0,), "Largest joint acceleration, braking included", "rad/s^2")
-    position_lower: tuple[Angle, ...] = entry((), "Lowest joint position; empty: not checked", "rad or m")
-    position_upper: tuple[Angle, ...] = entry((), "Highest joint position; empty: not checked", "rad or m")
+    position_lower: tuple[Angle, ...] = entry(
+        (), "Lowest joint position, a chunk below it is refused; empty: not checked", "rad or m"
+    )
+    position_upper: tuple[Angle, ...] = entry(
+        (), "Highest joint position, a chunk above it is refused; empty: not checked", "rad or m"
+    )
 
 
 class Start(Group):

@@ -120,8 +120,12 @@ class PolicyRig:
         del phyai_adapters.ADAPTERS["fake"]
 
     def start(self) -> PolicyRig:
-        """Configure, activate and wait for the first row."""
+        """Configure, activate and wait for the first status."""
         assert self.node.trigger_configure().name == "SUCCESS"
+        return self.activate()
+
+    def activate(self) -> PolicyRig:
+        self.robot.heard["status"].clear()
         assert self.node.trigger_activate().name == "SUCCESS"
         self.wait(lambda: self.robot.status is not None, "first status")
         return self

@@ -1,0 +1,1 @@
+"""Building blocks of policy networks in plain torch. Activations are [B, T, ...]; shapes are static."""

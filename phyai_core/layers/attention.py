@@ -1,0 +1,25 @@
+"""Attention in which every query may see the same keys: one mask over the keys, no causal order.
+
+That covers bidirectional prefixes, vision towers and action chunks. Query heads that share a key/value head are
+folded into the query axis, so that shared heads cost no copies of keys and values.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    """q [B, Q, N, K], k and v [B, S, M, K] with N a multiple of M, key_mask bool [B, S] (True: visible) -> [B, Q, N K].
+
+    Scores are scaled by K^-0.5. At least one key of each batch entry must be visible.
+    """
+    batch, queries, heads, dim = q.shape
+    shared = k.shape[2]
+    q = q.view(batch, queries, shared, heads // shared, dim).permute(0, 2, 3, 1, 4)
+    q = q.reshape(batch, shared, heads // shared * queries, dim)
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    out = scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+    out = out.view(batch, shared, heads // shared, queries, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(batch, queries, heads * dim)

@@ -1,0 +1,45 @@
+"""Root mean square norms of the Gemma family, computed in float32.
+
+plain     n = x / rms(x) * (1 + weight)
+adaptive  n = x / rms(x) * (1 + scale) + shift, and a gate for the residual; scale, shift, gate depend on flow time
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EPS = 1e-6
+
+
+def normalise_rms(x: Tensor) -> Tensor:
+    """x [..., D] of any float type -> float32 with root mean square 1 over D."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
+
+
+class RMSNorm(nn.Module):
+    """The plain norm. Its weight stays float32."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, dtype=torch.float32))
+
+    def forward(self, x: Tensor, modulation: None = None) -> tuple[Tensor, None]:
+        """[..., D] -> (normalised [..., D], no gate)."""
+        assert modulation is None
+        return (normalise_rms(x) * (1.0 + self.weight)).to(x.dtype), None
+
+
+class AdaRMSNorm(nn.Module):
+    """The adaptive norm. Without weights: the modulation [..., 3 D] holds scale, shift and gate in this order."""
+
+    def forward(self, x: Tensor, modulation: Tensor) -> tuple[Tensor, Tensor]:
+        """x [..., D], modulation [..., 3 D] -> (normalised [..., D], gate [..., D])."""
+        scale, shift, gate = modulation.float().chunk(3, dim=-1)
+        return (normalise_rms(x) * (1.0 + scale) + shift).to(x.dtype), gate.to(x.dtype)
+
+
+def add_residual(x: Tensor, branch: Tensor, gate: Tensor | None) -> Tensor:
+    """x + branch, or x + branch * gate behind an adaptive norm."""
+    return x + branch if gate is None else x + branch * gate

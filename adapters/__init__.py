@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 ADAPTERS = {
     "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
+    "pi0": "phyai_adapters.pi0:Pi0",
+    "pi05": "phyai_adapters.pi05:Pi05",
 }
 
 

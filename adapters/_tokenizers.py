@@ -1,0 +1,88 @@
+"""Text to token ids. The tokenizer's file never comes with the weights: it lies beside the checkpoint or is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+FILES = ("tokenizer.model", "paligemma_tokenizer.model", "tokenizer.json")
+
+
+class Tokenizer(Protocol):
+    """What an adapter needs of a tokenizer."""
+
+    bos_id: int
+    pad_id: int
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, without begin or end marks."""
+
+
+class ByteTokenizer:
+    """One token per UTF-8 byte, id = byte + 3. For networks trained that way and for parity fixtures."""
+
+    bos_id, pad_id = 2, 0
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        return [byte + 3 for byte in text.encode()]
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece model file, such as paligemma_tokenizer.model."""
+
+    def __init__(self, file: Path):
+        try:
+            from sentencepiece import SentencePieceProcessor
+        except ImportError:
+            raise ValueError(f"tokenizer: reading {file} needs the package sentencepiece; pip install it") from None
+        try:
+            self._model = SentencePieceProcessor(model_proto=file.read_bytes())
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f"tokenizer: {file} is no SentencePiece model ({error})") from None
+        self.bos_id, self.pad_id = self._model.bos_id(), max(self._model.pad_id(), 0)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        return self._model.encode(text)
+
+
+class JsonTokenizer:
+    """A tokenizer.json of the `tokenizers` package."""
+
+    def __init__(self, file: Path):
+        try:
+            from tokenizers import Tokenizer as Model
+        except ImportError:
+            raise ValueError(f"tokenizer: reading {file} needs the package tokenizers; pip install it") from None
+        self._model = Model.from_file(str(file))
+        bos, pad = self._model.token_to_id("<bos>"), self._model.token_to_id("<pad>")
+        if bos is None or pad is None:
+            raise ValueError(f"tokenizer: {file} has no <bos> or no <pad> token; it is not the tokenizer of this model")
+        self.bos_id, self.pad_id = bos, pad
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`."""
+        return self._model.encode(text, add_special_tokens=False).ids
+
+
+def load_tokenizer(choice: str | None, folder: Path) -> Tokenizer:
+    """The tokenizer file `choice` (relative to `folder`, or "bytes"); None: the first of FILES found in `folder`.
+
+    Raises ValueError naming what was looked for and what to do.
+    """
+    if choice == "bytes":
+        return ByteTokenizer()
+    if choice is None:
+        file = next((folder / name for name in FILES if (folder / name).is_file()), None)
+        if file is None:
+            raise ValueError(
+                f"tokenizer: {folder} has none of {', '.join(FILES)}. Copy the model's tokenizer there "
+                f'(pi0, pi0.5: tokenizer.model of google/paligemma-3b-pt-224) or write {{"tokenizer": "<file>"}} '
+                "into phyai.json beside the checkpoint"
+            )
+    else:
+        file = folder / choice
+        if not file.is_file():
+            raise ValueError(f'tokenizer: {file} does not exist; give a file of one of the kinds {FILES}, or "bytes"')
+    return JsonTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)

@@ -289,12 +289,22 @@ class RtcExecutor:
     # --- any thread --------------------------------------------------------------------------------------------------
 
     def reset(self, reason: Reason, text: str) -> None:
-        """Start a new epoch: drop every chunk and result, brake if moving, wait for a chunk born after this call."""
+        """Start a new epoch: drop every chunk and result, brake if moving, wait for a chunk born after this call.
+
+        The delays counted so far still hold for the new epoch: its second chunk needs a true forecast already.
+        """
         with self._changed:
             self._raise_epoch()
             self._held_ticks = 0
             self._stopped = Fault(reason, text)
+
+    def restart(self, reason: Reason, text: str) -> None:
+        """A reset that also forgets what was counted: for a new activation."""
+        self.reset(reason, text)
+        with self._changed:
+            self.counters = Counters()
             self._forecast.reset()
+            self._never_ran = True
 
     @property
     def epoch(self) -> int:

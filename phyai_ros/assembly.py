@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy that has run once, and the settings with everything left to the policy filled in."""
+    """A policy that has run once, and the settings with everything left to the policy filled in.
+
+    `latency_s` is the largest of the warm-up but the first, the injected delay included; NaN without a warm-up.
+    """
 
     engine: Engine
     settings: Settings
+    latency_s: float = math.nan
 
     @property
     def spec(self) -> PolicySpec:
@@ -52,9 +57,10 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     adapter.spec = replace(adapter.spec, num_denoise_steps=settings.inference.num_denoise_steps)
     engine = Engine(adapter, device)
     seconds = engine.warm_up(settings.inference.warmup_runs)
+    latency_s = max(seconds[1:] or seconds, default=math.nan) + settings.inference.inject_delay_s
     if seconds:
-        log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, last {seconds[-1] * 1e3:.1f} ms")
-    return LoadedPolicy(engine, settings)
+        log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, then at most {latency_s * 1e3:.1f} ms")
+    return LoadedPolicy(engine, settings, latency_s)
 
 
 def build_executor(policy: LoadedPolicy) -> RtcExecutor:
@@ -78,13 +84,20 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
         execution_horizon=rtc.execution_horizon,
         delay_window=rtc.delay_window,
         delay_quantile=rtc.delay_quantile,
-        delay_initial=rtc.delay_initial,
+        delay_initial=rtc.delay_initial or forecast_delay(policy),
         hold_limit_s=settings.executor.hold_limit_s,
         hang_after_s=settings.inference.hang_after_s,
         late_policy=settings.executor.late_policy,
     )
     guard = ChunkGuard(robot_joint_names(settings.joints, spec), spec.dt_s, settings.limits, settings.start)
     return RtcExecutor(spec, config, infer, guard)
+
+
+def forecast_delay(policy: LoadedPolicy) -> int:
+    """Inference delay d in ticks that the warm-up lets expect; at most half the action horizon, at least 1."""
+    if math.isnan(policy.latency_s):
+        return 1
+    return max(1, min(math.ceil(policy.latency_s / policy.spec.dt_s), policy.spec.action_horizon // 2))
 
 
 def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:

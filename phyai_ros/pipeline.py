@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phyai_core.execution import Counters
 from phyai_core.executor import RtcExecutor
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
@@ -60,8 +59,7 @@ class Pipeline:
 
     def begin(self) -> None:
         """Before the first tick of an activation: a new epoch, new counters, nothing taken over from the last one."""
-        self._executor.counters = Counters()
-        self._executor.reset(Reason.RESET, "the node was activated")
+        self._executor.restart(Reason.RESET, "the node was activated")
         self._enabled = not self._require_enable
         self._closing = self._seeded = False
         self.rested.clear()

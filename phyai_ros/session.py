@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 
 from rclpy.clock import Clock, ClockType
@@ -23,7 +22,7 @@ from phyai_ros.joints import robot_joint_names
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.realtime import RealtimeScope
 from phyai_ros.reporting import Reporter
-from phyai_ros.ros_clock import RosClock
+from phyai_ros.ros_clock import RosClock, to_stamp_ns
 from phyai_ros.settings import Settings
 
 BRAKING_TIMEOUT_S = 3.0
@@ -96,7 +95,7 @@ class Session:
             self._pipeline.begin()
             realtime = RealtimeScope(self._settings.realtime)
             running.callback(realtime.close)
-            self._reporter.warnings.update(realtime.warnings)
+            self._reporter.warnings = realtime.warnings  # the control thread adds to them
             inference = InferenceThread(self._executor)
             running.callback(self._join_inference, inference)
             inference.start()
@@ -133,11 +132,7 @@ class Session:
         self._pipeline.sub_tick(fraction, self._to_stamp(deadline_ns))
 
     def _to_stamp(self, deadline_ns: int) -> int:
-        """A deadline of the control loop in ROS time."""
-        clock = self._node.get_clock()
-        if clock.ros_time_is_active:
-            return deadline_ns
-        return clock.now().nanoseconds - (time.monotonic_ns() - deadline_ns)
+        return to_stamp_ns(self._node.get_clock(), deadline_ns)
 
     def _handle_jump(self, delta_ns: int) -> None:
         self._inputs.clear()

@@ -64,7 +64,9 @@ class Rtc(Group):
     )
     delay_window: int = entry(10, "Counted delays that the forecast of the inference delay uses", ge=1, le=1000)
     delay_quantile: float = entry(1.0, "Quantile of these delays taken as the forecast; 1: the largest", gt=0, le=1)
-    delay_initial: int = entry(1, "Forecast before any delay was counted", "ticks", ge=1, le=1000)
+    delay_initial: int = entry(
+        0, "Forecast before any delay was counted; 0: from the latency of the warm-up", "ticks", ge=0, le=1000
+    )
 
 
 class Executor(Group):

@@ -38,7 +38,7 @@ def _policy(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
 
 
 def _rtc(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
-    rtc, horizon, delay = settings.rtc, spec.action_horizon, settings.rtc.delay_initial
+    rtc, horizon, delay = settings.rtc, spec.action_horizon, max(1, settings.rtc.delay_initial)
     modes = list(dict.fromkeys([*ALWAYS_POSSIBLE, *spec.rtc_modes]))
     if rtc.mode not in modes:
         yield Problem("rtc.mode", rtc.mode, f"{', '.join(modes)} with the policy {spec.name}", "set one of these")

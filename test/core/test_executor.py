@@ -127,6 +127,16 @@ def test_reset_with_an_inference_in_flight_never_executes_its_result():
     assert rig.executor.counters.chunks_discarded == 1
 
 
+def test_a_new_epoch_keeps_the_forecast_and_a_restart_forgets_it():
+    rig = Rig(16, [1], then=5, execution_horizon=6)
+    rig.run(20)
+    rig.executor.reset(Reason.RESET, "reset requested")
+    assert rig.executor.delay_forecast == 5
+    rig.executor.restart(Reason.RESET, "the node was activated")
+    assert rig.executor.delay_forecast == 1
+    assert rig.executor.counters.chunks == 0
+
+
 def test_nothing_is_launched_while_a_result_of_an_older_epoch_is_still_computed():
     rig = Rig(16, [1, 6, 1], execution_horizon=4)
     rig.run(6)

@@ -86,7 +86,7 @@ def test_types_guessed_by_yaml_and_launch_are_converted_where_nothing_is_lost(na
         ("inference.device", "gpu", "cpu, cuda or cuda:N"),
         ("rtc.mode", "identty", "none, identity or sync"),
         ("rtc.delay_window", 1.5, "an integer, 1 to 1000"),
-        ("rtc.delay_initial", True, "an integer, 1 to 1000 ticks"),
+        ("rtc.delay_initial", True, "an integer, 0 to 1000 ticks"),
         ("inputs.max_age_s", -1.0, "above 0 up to 60 s"),
         ("inputs.slop_s", float("nan"), "above 0 up to 60 s"),
         ("limits.max_velocity", [1.0, -2.0], "above 0 up to 1000 rad/s or m/s"),

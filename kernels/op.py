@@ -1,4 +1,7 @@
-"""What an operation of this package is: a plain reference and, where it pays, a Triton kernel of the same signature."""
+"""What an operation of this package is: a plain reference, and faster candidates of the same signature.
+
+Triton is optional, and so are its Hopper extensions; what is missing is None here and no candidate uses it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import torch
 try:
     import triton
     import triton.language as tl
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 except ImportError:  # Triton has no wheel for some platforms; the references still work there
-    triton = tl = None
+    triton = tl = gdc_launch_dependents = gdc_wait = None
 
-__all__ = ["Op", "jit", "tl", "triton"]
+__all__ = ["Candidate", "Op", "chained", "gdc_launch_dependents", "gdc_wait", "jit", "tl", "triton"]
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -22,18 +26,39 @@ def jit(function: Callable[..., Any]) -> Any:
     return None if triton is None else triton.jit(function)
 
 
+def chained(pdl: bool) -> dict[str, bool]:
+    """Launch arguments of a kernel that may start before its predecessor ends (programmatic dependent launch).
+
+    Such a kernel reads nothing that its predecessor wrote before gdc_wait. Needs compute capability 9.0.
+    """
+    return {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
+
+
 @dataclass(frozen=True)
-class Op:
-    """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices."""
+class Candidate:
+    """One way to run an operation. `refuse(device, *args)` says why it cannot take this call, or None if it can."""
 
     name: str
-    reference: Callable[..., torch.Tensor]
-    triton: Callable[..., torch.Tensor] | None = None
+    run: Callable[..., Any]
+    refuse: Callable[..., str | None]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices.
+
+    `others` are further candidates, most promising first.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    triton: Callable[..., Any] | None = None
+    others: tuple[Candidate, ...] = ()
 
     def available(self, device: torch.device) -> bool:
         """True when the Triton kernel can run on `device`."""
         return self.triton is not None and triton is not None and device.type == "cuda"
 
-    def pick(self, device: torch.device) -> Callable[..., torch.Tensor]:
+    def pick(self, device: torch.device) -> Callable[..., Any]:
         """The implementation to use on `device`. Both compute on that device; nothing moves."""
         return self.triton if self.triton is not None and self.available(device) else self.reference

@@ -1,0 +1,165 @@
+"""Attention of a chunk's rows over a contiguous KV buffer, the keys split over thread blocks:
+
+    out[b, i, n] = softmax(q[b, i, n] k^T / sqrt(K)) v    over keys 0 .. P_b + H - 1 of robot b
+
+All query heads share one key/value head; every row sees all keys. Each split keeps its maximum m (base 2), its sum l
+and its unnormalised output; a second launch merges them. Keys behind the last one are masked but must be finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from phyai_kernels.op import Op, chained, gdc_launch_dependents, gdc_wait, jit, tl, triton
+from phyai_kernels.skinny import ROW_TILE
+
+KEY_TILE = 64  # keys of a split
+MERGE_ROWS = 4
+LOG2_E = math.log2(math.e)
+
+
+def expert_attention_reference(
+    queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor
+) -> None:
+    """Fills out [B H, N K]. queries [B H, N K], keys and values [B, C, K], prefix_length [B] int32."""
+    robots, capacity, head_dim = keys.shape
+    q = queries.float().view(robots, -1, queries.shape[1] // head_dim, head_dim)  # [B, H, N, K]
+    end = prefix_length[:, None] + q.shape[1]
+    visible = torch.arange(capacity, device=keys.device) < end  # [B, C]
+    scores = torch.einsum("bhnk,bck->bhnc", q, keys.float()) / math.sqrt(head_dim)
+    weights = scores.masked_fill(~visible[:, None, None], -math.inf).softmax(-1)
+    out.copy_(torch.einsum("bhnc,bck->bhnk", weights, values.float()).reshape(out.shape))
+
+
+@jit
+def _split_kernel(
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    robot_stride,
+    length_ptr,
+    parts_ptr,
+    maxima_ptr,
+    sums_ptr,
+    rows,
+    capacity,
+    scale,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        gdc_launch_dependents()
+    head = tl.program_id(0) % HEADS
+    row = tl.program_id(0) // HEADS * ROWS + tl.arange(0, ROWS)  # of this robot's chunk
+    split = tl.program_id(1)
+    robot = tl.program_id(2)
+    inside = row < rows
+    key = split * KEYS + tl.arange(0, KEYS)
+    dim = tl.arange(0, HEAD_DIM)
+    end = tl.load(length_ptr + robot) + rows
+    if PDL:
+        gdc_wait()
+    query = queries_ptr + (robot * rows + row)[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM + dim[None, :]
+    q = tl.load(query, mask=inside[:, None], other=0.0)
+    held = key < capacity
+    base = robot * robot_stride
+    k = tl.load(keys_ptr + base + key[None, :] * HEAD_DIM + dim[:, None], mask=held[None, :], other=0.0)
+    v = tl.load(values_ptr + base + key[:, None] * HEAD_DIM + dim[None, :], mask=held[:, None], other=0.0)
+    scores = tl.dot(q, k, input_precision="ieee") * scale
+    scores = tl.where((key < end)[None, :], scores, -1e30)
+    maximum = tl.max(scores, 1)
+    weight = tl.exp2(scores - maximum[:, None])
+    part = tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+    place = ((robot * tl.num_programs(1) + split) * HEADS + head) * rows + row
+    tl.store(maxima_ptr + place, maximum, mask=inside)
+    tl.store(sums_ptr + place, tl.sum(weight, 1), mask=inside)
+    tl.store(parts_ptr + place[:, None] * HEAD_DIM + dim[None, :], part, mask=inside[:, None])
+
+
+@jit
+def _merge_kernel(
+    parts_ptr,
+    maxima_ptr,
+    sums_ptr,
+    out_ptr,
+    rows,
+    splits,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    head = tl.program_id(0)
+    robot = tl.program_id(2)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = row < rows
+    dim = tl.arange(0, HEAD_DIM)
+    first = (robot * splits * HEADS + head) * rows + row
+    highest = tl.full((ROWS,), -1e30, tl.float32)
+    for split in range(splits):
+        highest = tl.maximum(highest, tl.load(maxima_ptr + first + split * HEADS * rows, mask=inside, other=0.0))
+    total = tl.zeros((ROWS, HEAD_DIM), tl.float32)
+    denominator = tl.zeros((ROWS,), tl.float32)
+    for split in range(splits):
+        place = first + split * HEADS * rows
+        weight = tl.exp2(tl.load(maxima_ptr + place, mask=inside, other=0.0) - highest)
+        denominator += weight * tl.load(sums_ptr + place, mask=inside, other=1.0)
+        part = tl.load(parts_ptr + place[:, None] * HEAD_DIM + dim[None, :], mask=inside[:, None], other=0.0)
+        total += weight[:, None] * part
+    merged = (total / denominator[:, None]).to(out_ptr.dtype.element_ty)
+    out = out_ptr + (robot * rows + row)[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM + dim[None, :]
+    tl.store(out, merged, mask=inside[:, None])
+
+
+def attention_workspace(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Float32 parts [B, S, N, H, K], maxima and sums [B, S, N, H] for `expert_attention_triton`; S splits."""
+    robots, capacity, head_dim = keys.shape
+    shape = (robots, -(-capacity // KEY_TILE), queries.shape[1] // head_dim, queries.shape[0] // robots)
+    kind = {"dtype": torch.float32, "device": keys.device}
+    return torch.empty(*shape, head_dim, **kind), torch.empty(shape, **kind), torch.empty(shape, **kind)
+
+
+def expert_attention_triton(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prefix_length: Tensor,
+    out: Tensor,
+    workspace: tuple[Tensor, Tensor, Tensor] | None = None,
+    pdl: bool = False,
+) -> None:
+    """Same contract as the reference, in two launches. `workspace` comes from `attention_workspace`."""
+    workspace = workspace or attention_workspace(queries, keys)
+    robots, splits, heads, rows, head_dim = workspace[0].shape
+    _split_kernel[(heads * triton.cdiv(rows, ROW_TILE), splits, robots)](
+        queries,
+        keys,
+        values,
+        keys.stride(0),
+        prefix_length,
+        *workspace,
+        rows,
+        keys.shape[1],
+        LOG2_E / math.sqrt(head_dim),
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        ROWS=ROW_TILE,
+        KEYS=KEY_TILE,
+        num_stages=1,
+        **chained(pdl),
+    )
+    _merge_kernel[(heads, triton.cdiv(rows, MERGE_ROWS), robots)](
+        *workspace, out, rows, splits, HEADS=heads, HEAD_DIM=head_dim, ROWS=MERGE_ROWS, **chained(pdl)
+    )
+
+
+EXPERT_ATTENTION = Op("expert_attention", expert_attention_reference, expert_attention_triton)

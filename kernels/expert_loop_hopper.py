@@ -1,0 +1,161 @@
+"""The expert loop through the Hopper kernels: one robot, at most 64 chunk rows, bfloat16, five launches a layer.
+
+Bitwise repeatable: every sum has a fixed order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from phyai_kernels.expert_attention_hopper import expert_attention_hopper, suffix_tile
+from phyai_kernels.expert_loop import ExpertLoop, LoopInputs
+from phyai_kernels.expert_qkv_hopper import expert_qkv_hopper
+from phyai_kernels.expert_weights import ExpertWeights
+from phyai_kernels.gated_mlp_hopper import gated_mlp_hopper
+from phyai_kernels.gated_projection_hopper import gated_projection_hopper
+from phyai_kernels.hopper import describe, refuse
+from phyai_kernels.skinny import NormInput
+
+KEY_TILE = 64
+MAX_SPLITS = 32
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How one product is cut: output columns and K chunk of a thread block, operand chunks in flight, K splits."""
+
+    columns: int = 64
+    chunk: int = 128
+    ring: int = 4
+    splits: int = 1
+
+
+@dataclass(frozen=True)
+class HopperPlan:
+    """The cuts that were fastest for the whole loop at width 1024 on an H200; single kernels rank differently."""
+
+    qkv: Tiles = Tiles()
+    out: Tiles = Tiles(splits=4)
+    gate_up: Tiles = Tiles(ring=6)
+    down: Tiles = Tiles(splits=8)
+
+
+def refuse_hopper(weights: ExpertWeights, inputs: LoopInputs) -> str | None:
+    """Why `HopperExpertLoop` cannot run these, or None."""
+    robots, rows, width = inputs.keys.shape[1], inputs.states.shape[1], weights.entry.shape[0]
+    if robots != 1 or rows > KEY_TILE:
+        return f"takes one robot and at most {KEY_TILE} chunk rows, not {robots} robots and {rows // robots} rows"
+    if weights.qkv.dtype != torch.bfloat16:
+        return f"needs bfloat16 weights, not {weights.qkv.dtype}"
+    if width % 512 or weights.out.shape[2] % 512 or weights.down.shape[2] % 1024 or weights.head_dim != 256:
+        return f"needs widths that are multiples of 512 and heads of 256, not {width} and {weights.head_dim}"
+    if inputs.keys.shape[2] > MAX_SPLITS * KEY_TILE:
+        return f"takes at most {MAX_SPLITS * KEY_TILE} keys, not {inputs.keys.shape[2]}"
+    return refuse(weights.qkv.device)
+
+
+class HopperExpertLoop(ExpertLoop):
+    """Call `refuse_hopper` first. Same buffers, inputs and results as ExpertLoop."""
+
+    def __init__(self, weights: ExpertWeights, inputs: LoopInputs, plan: HopperPlan | None = None) -> None:
+        self._plan = plan or HopperPlan()
+        super().__init__(weights, inputs, kernels="triton", pdl=True)
+
+    def begin(self) -> None:
+        """Zeroes the arrival counters; every launch has its own."""
+        self._arrived.zero_()
+
+    def project_qkv(self, step: int, layer: int) -> None:
+        tiles, weights = self._plan.qkv, self.weights
+        expert_qkv_hopper(
+            self._operand_blocks[tiles.chunk],
+            self._qkv,
+            layer * weights.qkv.shape[1],
+            self.attention_input.row_sums,
+            self._timed(weights.qkv_shift[:, layer], step),
+            self.inputs.rotary,
+            self.inputs.prefix_length,
+            self.queries,
+            self.inputs.keys[layer, 0],
+            self.inputs.values[layer, 0],
+            tiles.chunk,
+            tiles.ring,
+        )
+
+    def attend(self, step: int, layer: int) -> None:
+        row = layer * self.inputs.keys.shape[2]
+        arguments = (row, self.inputs.prefix_length, self._parts, self.attended, self._arrived[step, layer, 0])
+        expert_attention_hopper(*self._attention_blocks, *arguments)
+
+    def project_out(self, step: int, layer: int) -> None:
+        self._project(self._plan.out, self._attended, self._out, step, layer, 0, self.mlp_input)
+
+    def expand(self, step: int, layer: int) -> None:
+        tiles, weights = self._plan.gate_up, self.weights
+        gated_mlp_hopper(
+            self._operand_blocks[tiles.chunk],
+            self._gate_up,
+            layer * weights.gate_up.shape[1],
+            self.mlp_input.row_sums,
+            self._timed(weights.gate_up_shift[:, layer], step),
+            self.hidden,
+            tiles.chunk,
+            tiles.ring,
+        )
+
+    def project_down(self, step: int, layer: int) -> None:
+        following = self.final_input if layer == self.depth - 1 else self.attention_input
+        self._project(self._plan.down, self._hidden, self._down, step, layer, 1, following)
+
+    def _project(self, tiles: Tiles, operand, weight, step: int, layer: int, branch: int, x: NormInput) -> None:
+        gate, scale = self._gate_and_scale(step, 2 * layer + branch)
+        gated_projection_hopper(
+            operand,
+            weight,
+            layer * self.residual.shape[1],
+            gate,
+            scale,
+            self.residual,
+            x,
+            self._split_parts,
+            self._arrived[step, layer, 1 + branch],
+            tiles.splits,
+            tiles.chunk,
+            tiles.ring,
+        )
+
+    def _make_workspaces(self) -> None:
+        device, plan, weights = self.residual.device, self._plan, self.weights
+        rows, width = self.residual.shape
+        heads, head_dim = self.queries.shape[1] // weights.head_dim, weights.head_dim
+        splits = self.inputs.keys.shape[2] // KEY_TILE
+        self._start = torch.empty_like(self.inputs.states[0])
+        kind = {"dtype": torch.float32, "device": device}
+        stats = torch.empty(2, splits, heads, 64, **kind)
+        self._parts = (torch.empty(splits, heads, 64, head_dim, dtype=torch.bfloat16, device=device), *stats)
+        self._split_parts = torch.empty(max(plan.out.splits, plan.down.splits), 64, width, **kind)
+        slots = max(heads, width // min(plan.out.columns, plan.down.columns))
+        self._arrived = torch.zeros(self.steps, self.depth, 3, slots, dtype=torch.int32, device=device)
+        self._describe_operands(rows, splits)
+
+    def _describe_operands(self, rows: int, splits: int) -> None:
+        plan, weights = self._plan, self.weights
+        chunks = {plan.qkv.chunk, plan.gate_up.chunk}
+        self._operand_blocks = {chunk: describe(self.attention_input.operand, 64, chunk) for chunk in chunks}
+        self._attended = describe(self.attended, 64, plan.out.chunk)
+        self._hidden = describe(self.hidden, 64, plan.down.chunk)
+        self._qkv = _describe_weight(weights.qkv, plan.qkv)
+        self._out = _describe_weight(weights.out, plan.out)
+        self._gate_up = _describe_weight(weights.gate_up, plan.gate_up)
+        self._down = _describe_weight(weights.down, plan.down)
+        keys, values = self.inputs.keys.flatten(0, 2), self.inputs.values.flatten(0, 2)
+        own, dim = suffix_tile(rows, splits), weights.head_dim
+        cached = [describe(cache, tile, dim) for tile in (KEY_TILE, own) for cache in (keys, values)]
+        self._attention_blocks = (describe(self.queries, 64, dim), *cached)
+
+
+def _describe_weight(weight: Tensor, tiles: Tiles):
+    return describe(weight.flatten(0, 1), tiles.columns, tiles.chunk)

@@ -1,0 +1,92 @@
+"""The pi0.5 action expert: 10 denoise steps, 18 layers, chunk 50, prefix 968 (three cameras, 200 prompt tokens)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import torch
+from expert_model import FULL, RandomExpert
+
+from gpu_bench.timing import replay_times
+from phyai_kernels.expert_loop import ExpertLoop
+from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, Tiles
+
+PREFIX, CHUNK = 968, 50
+PLANS = {
+    "qkv 32 columns, whole operand": HopperPlan(qkv=Tiles(columns=32, ring=8)),
+    "qkv chunk 256": HopperPlan(qkv=Tiles(chunk=256, ring=2)),
+    "out 8 splits": HopperPlan(out=Tiles(splits=8)),
+    "gate/up ring 5": HopperPlan(gate_up=Tiles(ring=5)),
+    "gate/up chunk 256": HopperPlan(gate_up=Tiles(chunk=256, ring=3)),
+    "down 4 splits of 32 columns": HopperPlan(down=Tiles(columns=32, splits=4, ring=8)),
+    "down 16 splits": HopperPlan(down=Tiles(splits=16)),
+}
+
+
+def relative_error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """L2 norm of the difference over that of `expected`."""
+    return float((result.double() - expected.double()).norm() / expected.double().norm())
+
+
+def without(loop: ExpertLoop, method: str) -> ExpertLoop:
+    """The loop with one launch left out: wrong results, its cost in the loop."""
+    setattr(loop, method, lambda *_: None)
+    return loop
+
+
+def measure() -> dict[str, object]:
+    """Error, repeatability and time of the whole loop; time of variants and of each launch."""
+    expert = RandomExpert(FULL, torch.bfloat16, torch.device("cuda"))
+    weights = expert.packed()
+    inputs = expert.inputs(weights, [PREFIX], CHUNK, PREFIX + CHUNK)
+    expected = expert.formula(inputs)
+    report: dict[str, object] = {}
+    loops = {
+        "hopper": HopperExpertLoop(weights, inputs),
+        "triton_pdl": ExpertLoop(weights, inputs, "triton", pdl=True),
+        "triton": ExpertLoop(weights, inputs, "triton"),
+    }
+    for name, loop in loops.items():
+        result = loop.run().clone()
+        report[f"{name}_error"] = float(f"{relative_error(result, expected):.2e}")
+        report[f"{name}_repeats"] = all(torch.equal(loop.run(), result) for _ in range(50))
+        report[f"{name}_us"] = replay_times(loop.run, runs=200)
+    report["other_lengths_us"] = _time_lengths(loops["hopper"], inputs)
+    report["plans_us"] = {
+        name: replay_times(HopperExpertLoop(weights, inputs, plan).run)["p50"] for name, plan in PLANS.items()
+    }
+    launches = ("project_qkv", "attend", "project_out", "expand", "project_down", "tail")
+    left_out = {name: replay_times(without(HopperExpertLoop(weights, inputs), name).run)["p50"] for name in launches}
+    report["cost_us_a_step"] = {name: round((report["hopper_us"]["p50"] - us) / 10, 1) for name, us in left_out.items()}
+    return report
+
+
+def _time_lengths(loop: ExpertLoop, inputs) -> dict[int, float]:
+    times = {}
+    for length in (560, 712, 816):
+        inputs.prefix_length.fill_(length)
+        times[length] = replay_times(loop.run)["p50"]
+    inputs.prefix_length.fill_(PREFIX)
+    return times
+
+
+def measure_batches() -> dict[str, object]:
+    """Portable kernels for 1, 2, 4, 8 robots: error of a short loop, milliseconds of the full one."""
+    report = {}
+    for robots in (1, 2, 4, 8):
+        small = RandomExpert(dataclasses.replace(FULL, depth=2, steps=2), torch.bfloat16, torch.device("cuda"))
+        error = _short_loop_error(small, robots)
+        expert = RandomExpert(FULL, torch.bfloat16, torch.device("cuda"))
+        weights = expert.packed()
+        inputs = expert.inputs(weights, [PREFIX] * robots, CHUNK, PREFIX + CHUNK)
+        report[robots] = {"error": error, **replay_times(ExpertLoop(weights, inputs, "triton", pdl=True).run)}
+    return report
+
+
+def _short_loop_error(expert: RandomExpert, robots: int) -> float:
+    weights = expert.packed()
+    lengths = list(itertools.islice(itertools.cycle((968, 560, 712, 816)), robots))
+    inputs = expert.inputs(weights, lengths, CHUNK, PREFIX + CHUNK)
+    result = ExpertLoop(weights, inputs, "triton", pdl=True).run()
+    return relative_error(result, expert.formula(inputs))

@@ -1,0 +1,38 @@
+"""Device times of work that is captured into a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable
+
+import torch
+
+
+def capture(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A graph of `work`, warmed up first."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+def replay_times(work: Callable[[], object], runs: int = 50) -> dict[str, float]:
+    """{"p50", "p99"} in microseconds of one graph replay."""
+    graph = capture(work)
+    for _ in range(5):
+        graph.replay()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        graph.replay()
+        mark.record()
+    torch.cuda.synchronize()
+    spans = sorted(a.elapsed_time(b) * 1e3 for a, b in itertools.pairwise(marks))
+    return {"p50": round(statistics.median(spans), 2), "p99": round(spans[int(0.99 * (runs - 1))], 2)}

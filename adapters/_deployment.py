@@ -71,7 +71,10 @@ def read_options(folder: Path) -> Options:
     allowed = [entry.name for entry in fields(Options)]
     if unknown := sorted(set(values) - set(allowed)):
         raise ValueError(f"{file}: {', '.join(unknown)} unknown; allowed: {', '.join(allowed)}")
-    return Options(**values)
+    try:
+        return Options(**values)
+    except TypeError as error:
+        raise ValueError(f"{file}: a value has the wrong type ({error})") from None
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -79,9 +82,12 @@ def read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"checkpoint: {file} does not exist")
     try:
-        return json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"checkpoint: {file} is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"checkpoint: {file} holds no JSON object")
+    return content
 
 
 @dataclass(frozen=True)

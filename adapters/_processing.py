@@ -114,15 +114,18 @@ def _fitted(height: int, width: int, size: int) -> tuple[int, int]:
 def resize_with_pad(images: Tensor, size: int, antialias: bool = False) -> Tensor:
     """[B, 3, h, w] in [0, 1] -> [B, 3, size, size]: bilinear, aspect kept, centred, zeros around.
 
-    Without antialiasing it is lerobot's resize. With it, values are rounded to 8 bits and come within one grey level
-    of openpi's; frames that were resized before pass through.
+    Without antialiasing it is lerobot's resize. With it, it is openpi's within one grey level: as in Pillow, columns
+    first, then rows, each rounded to 8 bits. Images of the wanted size pass through.
     """
     height, width = images.shape[-2:]
     if (height, width) == (size, size):
         return images
     fitted = _fitted(height, width, size)
-    images = interpolate(images, size=fitted, mode="bilinear", align_corners=False, antialias=antialias).clamp(0.0, 1.0)
-    images = (images * 255).round() / 255 if antialias else images
+    if antialias:
+        for shape in ((height, fitted[1]), fitted):
+            images = (interpolate(images, size=shape, mode="bilinear", antialias=True) * 255 + 0.5).floor() / 255
+    else:
+        images = interpolate(images, size=fitted, mode="bilinear", align_corners=False).clamp(0.0, 1.0)
     top, left = (size - fitted[0]) // 2, (size - fitted[1]) // 2
     return pad(images, (left, size - fitted[1] - left, top, size - fitted[0] - top), value=0.0)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from adapter_contract import AdapterContract, sample
 from pi_goldens import CAMERAS, MODELS, make_observation, openpi_checkpoint, tensors
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from phyai_adapters import load_adapter
 from phyai_adapters._deployment import Options, read_options
@@ -185,6 +186,13 @@ class PiParity(AdapterContract):
         mixed = adapter.denoise_step(prefix, noise, flow_time)
         assert (mixed[0] - uniform[0]).abs().amin(dim=-1).min() > 0  # attention carries it to every row
         torch.testing.assert_close(mixed[1], uniform[1], atol=1e-6, rtol=0)  # but to no other robot
+
+    def test_nothing_asks_for_a_value_so_a_graph_can_hold_it(self, adapter):
+        inputs, noise = self.recorded(adapter)
+        with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without values: reading one raises
+            inputs = {name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in inputs.items()}
+            velocity = adapter.denoise_step(adapter.encode_prefix(inputs), torch.empty(noise.shape), torch.zeros(2, 10))
+        assert velocity.shape == noise.shape
 
     def test_relative_positions_of_a_bfloat16_reference_can_be_reproduced(self, adapter):
         rounded = self.load(rope_inv_freq="bf16_roundtrip")

@@ -107,6 +107,7 @@ class PiAdapter(Adapter):
 
     @property
     def time_tables(self) -> Tensor:
+        """What compute_time_tables gave when the adapter was made."""
         return self._static.read("time_tables")
 
     # Before the network.

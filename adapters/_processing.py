@@ -20,7 +20,7 @@ STATE_BINS = np.linspace(-1, 1, 256 + 1)[:-1]
 
 
 class Normaliser:
-    """The identity. Arrays are [..., width]; computing happens in `dtype`, results are float32."""
+    """The identity. Arrays are [..., width], computed and returned in `dtype`."""
 
     dtype: type = np.float32
 

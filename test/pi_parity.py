@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from phyai_adapters import load_adapter
 from phyai_adapters._deployment import Options, read_options
+from phyai_adapters._paligemma import FULL
 from phyai_adapters._trace import recorded_inputs, trace
 from phyai_core.engine import Engine, blank_observation
 from phyai_core.rtc import RtcConfig, build_tables
@@ -93,6 +94,26 @@ class PiParity(AdapterContract):
         }
         late = {name: error for name, error in errors.items() if error > TOLERANCES[name.split(".")[0]]}
         assert not late and len(errors) == 49, late
+
+    def test_a_wrong_weight_shows_first_where_it_is_used(self):
+        recorded = {**tensors(self.kind, "intermediates"), **tensors(self.kind, "outputs")}
+        for part, first in (
+            ("vlm.layers.1.qkv", "prefix.kv.1.k"),
+            ("expert.layers.2.down", "suffix.step0.last_hidden"),
+        ):
+            adapter = self.load()
+            adapter.network.get_submodule(part).weight[-20:] += 0.1
+            stages = trace(adapter, *self.recorded(adapter))
+            late = [stage.name for stage in stages if largest_difference(stage, recorded[stage.name]) > 1e-4]
+            assert late[0] == first
+
+    def test_the_full_size_network_has_the_published_number_of_parameters(self, adapter):
+        network = type(adapter).network_class.empty(FULL, torch.device("meta"), torch.bfloat16, torch.bfloat16)
+        count = sum(target.numel() for target in network.targets().values())
+        assert count == sum(parameter.numel() for parameter in network.parameters())
+        width, mlp = FULL.vlm.width, FULL.vlm.mlp_width
+        never_read = 2 * width * width + 3 * width * mlp + 2 * width  # behind the keys of the last prefix layer
+        assert round((count + never_read) / 1e6, 1) == {"pi0": 3238.0, "pi05": 3353.4}[self.kind]
 
     def test_velocity_at_recorded_latents_is_within_1e_5(self, adapter):
         inputs, _ = self.recorded(adapter)

@@ -51,6 +51,10 @@ class PolicyNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._attempt("recover", self._drop_session)
 
+    def start(self) -> bool:
+        """Configure and activate; False when one of them failed (which is logged)."""
+        return self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS
+
     def stop(self) -> None:
         """Brake and free everything, whatever the state; for the end of the process."""
         self._attempt("stop", self._drop_session)
@@ -77,8 +81,11 @@ class PolicyNode(LifecycleNode):
         return SUCCESS
 
 
-def main(args: list[str] | None = None) -> int:
-    """Run the node until SIGINT or SIGTERM; the stop goes out while the ROS context is still valid. Exit code 0."""
+def main(args: list[str] | None = None, autostart: bool = False) -> int:
+    """Run the node until SIGINT or SIGTERM; the stop goes out while the ROS context is still valid.
+
+    `autostart` configures and activates it first. Returns 0, or 1 when the autostart failed.
+    """
     stopping = threading.Event()
     stop_on_signals(stopping)
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
@@ -86,6 +93,8 @@ def main(args: list[str] | None = None) -> int:
     executor = make_executor()
     executor.add_node(node)
     try:
+        if autostart and not node.start():
+            return 1
         spin_until(executor, stopping)
     finally:
         node.stop()

@@ -1,0 +1,41 @@
+"""Guards against: a node that starts with wrong settings, tracebacks for a mistake, Ctrl-C that leaves no stop."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from phyai_ros.msg import PolicyStatus
+
+DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
+
+
+def start(graph, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "phyai_ros.cli.main", "run", *options]
+    return subprocess.Popen(command, env=graph.environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_runs_until_interrupted_and_says_goodbye(graph):
+    states: list[str] = []
+    graph.node("listener").create_subscription(PolicyStatus, "policy/status", lambda m: states.append(m.state), 10)
+    process = start(graph, "--params-file", str(DEMO))
+    try:
+        graph.spin_until(lambda: "disabled" in states or process.poll() is not None, what="a status")
+        process.send_signal(signal.SIGINT)
+        graph.spin_until(lambda: process.poll() is not None, what="the end of the process")
+        graph.spin_until(lambda: states[-1] == "inactive", what="the last status")
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_wrong_settings_end_it_with_a_sentence(graph, tmp_path):
+    params = tmp_path / "wrong.yaml"
+    params.write_text("/**:\n  ros__parameters:\n    rtc: {mode: magic}\n")
+    process = start(graph, "--params-file", str(params))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "rtc.mode: 'magic' is not allowed" in said and "Traceback" not in said

@@ -1,0 +1,38 @@
+"""How to make an engine: plain values that travel to another process, where the engine is then built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from phyai_core.adapter import Adapter
+from phyai_core.engine import Engine, resolve_device
+
+Load = Callable[[str, "Path | None", torch.device], Adapter]
+
+
+@dataclass(frozen=True)
+class EngineRecipe:
+    """`load(adapter, checkpoint, device)` is importable by name; `num_denoise_steps` 0: as the policy was trained."""
+
+    load: Load
+    adapter: str
+    checkpoint: Path | None = None
+    device: str = "cpu"
+    threads: int = 1  # CPU threads of the process
+    num_denoise_steps: int = 0
+    batch_sizes: tuple[int, ...] = (1,)
+    use_graphs: bool = True
+    guidance: str | None = None  # for the gradient modes of RTC, see Engine
+
+    def build(self) -> Engine:
+        """Load the policy in this process. Raises ValueError with what is wrong and how to mend it."""
+        torch.set_num_threads(self.threads)
+        device = resolve_device(self.device)
+        adapter = self.load(self.adapter, self.checkpoint, device)
+        if self.num_denoise_steps:
+            adapter.set_denoise_steps(self.num_denoise_steps)
+        return Engine(adapter, device, self.batch_sizes, self.use_graphs, self.guidance)

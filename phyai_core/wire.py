@@ -1,0 +1,124 @@
+"""What crosses between a node and the process that owns the model: arrays by shared memory, the rest by a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phyai_core.packing import Field, Packing, describe
+from phyai_core.rtc import RtcTables
+from phyai_core.types import FloatArray, Observation, PolicySpec
+
+IMAGE, TABLES = "image.", "tables."
+SLOTS = 3  # blocks of each ring: nothing is written over what the other side may still be reading
+
+
+@dataclass(frozen=True)
+class Handles:
+    """File descriptors that the child inherits: one end of the pipe and the shared memory."""
+
+    pipe: int
+    heartbeat: int  # one int64: the steady time in ns at which the child was last alive
+    requests: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """To the child: prepare everything and infer `runs` times."""
+
+    runs: int
+
+
+@dataclass(frozen=True)
+class Infer:
+    """To the child: one inference. Its arrays lie in block `seq` of the requests; a block has `capacity` bytes."""
+
+    seq: int
+    capacity: int
+    fields: Mapping[str, Field]
+    stamp_ns: int
+    prompt: str
+    numbers: Mapping[str, int]  # those fields of the tables that are no arrays
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """From the child: the policy is there."""
+
+    spec: PolicySpec
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """From the child, while it prepares."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Warm:
+    """From the child: ready; the seconds of each warm-up inference."""
+
+    seconds: list[float]
+
+
+@dataclass(frozen=True)
+class Done:
+    """From the child: latent and actions lie in block `seq` of the chunks."""
+
+    seq: int
+    stages_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From the child: it raised. `user_error` tells a ValueError, whose text is for the user, from a defect."""
+
+    text: str
+    user_error: bool
+
+
+def request_arrays(obs: Observation, tables: RtcTables, noise: FloatArray) -> dict[str, NDArray]:
+    """Every array of one request, by name."""
+    images = {IMAGE + key: image for key, image in obs.images.items()}
+    own = {TABLES + name: value for name, value in vars(tables).items() if isinstance(value, np.ndarray)}
+    return {**images, **own, "state": obs.state, "last_command": obs.last_command, "noise": noise}
+
+
+def request_numbers(tables: RtcTables) -> dict[str, int]:
+    """What the arrays leave out of the tables."""
+    return {name: value for name, value in vars(tables).items() if not isinstance(value, np.ndarray)}
+
+
+def pack(arrays: Mapping[str, NDArray], packing: Packing, block: NDArray[np.uint8]) -> None:
+    """Copy the arrays to their places in the block."""
+    for name, view in packing.arrays(block).items():
+        view[...] = arrays[name]
+
+
+def packing_of(arrays: Mapping[str, NDArray]) -> Packing:
+    return Packing({name: describe(array) for name, array in arrays.items()})
+
+
+def unpack(message: Infer, block: NDArray[np.uint8]) -> tuple[Observation, RtcTables, FloatArray]:
+    """The request in the block, as views. What the child does not need (sources) did not cross."""
+    arrays = Packing(message.fields).arrays(block)
+    images, tables = _under(IMAGE, arrays), _under(TABLES, arrays)
+    obs = Observation(message.stamp_ns, images, arrays["state"], arrays["last_command"], message.prompt)
+    return obs, RtcTables(**tables, **message.numbers), arrays["noise"]
+
+
+def _under(prefix: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def chunk_packing(spec: PolicySpec) -> Packing:
+    """A block of the ring of chunks."""
+    horizon, float32 = spec.action_horizon, np.dtype(np.float32)
+    latent, actions = Field((horizon, spec.latent_dim), float32), Field((horizon, spec.action_dim), float32)
+    return Packing({"latent": latent, "actions": actions})

@@ -140,6 +140,6 @@ class FlowTiny(Adapter):
         """Normalised actions [H, A] -> joint targets [H, A] in rad."""
         return latents * self._action_std + self._action_mean
 
-    def encode_actions(self, actions: FloatArray) -> FloatArray:
-        """Joint targets [H, A] in rad -> normalised actions [H, A]: the inverse of `postprocess`."""
+    def encode_actions(self, actions: FloatArray, obs: Observation | None = None) -> FloatArray:
+        """Joint targets [H, A] in rad -> normalised actions [H, A]: the inverse of `postprocess`, whatever is seen."""
         return (np.asarray(actions, np.float32) - self._action_mean) / self._action_std

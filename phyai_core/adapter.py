@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +63,24 @@ class Adapter(ABC):
     prompt_buckets: Sequence[int] = ()  # ascending lengths T that the inputs `tokens`, `token_mask` [B, T] come in
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {"prefix": Lifetime.OBSERVATION, "velocity": Lifetime.STEP}
     vision: nn.Module | None = None  # its return ends the stage "vision" of encode_prefix; for timing only
+    derivative_step: float = 0.01  # forward differences of denoise_step are taken over it; longer below float32
+
+    def encode_actions(self, actions: FloatArray, obs: Observation) -> FloatArray:
+        """Robot units [V, A] -> model space [V, A'] as seen from `obs`, padding zero: the inverse of `postprocess`.
+
+        For policies with relative actions, whose leftover has to be carried over to the newest observation.
+        """
+        raise NotImplementedError(f"{self.spec.name} does not say how robot units become model units")
+
+    def set_denoise_steps(self, steps: int) -> None:
+        """Run with another number of denoise steps. Raises ValueError where tables of flow time were made for one."""
+        trained = self.spec.num_denoise_steps
+        if steps != trained and "time_tables" in self.lifetimes:
+            raise ValueError(
+                f"inference.num_denoise_steps is {steps}; {self.spec.name} was loaded for {trained}: "
+                'set it to 0 and write {"num_denoise_steps": ' + str(steps) + "} into phyai.json beside the checkpoint."
+            )
+        self.spec = replace(self.spec, num_denoise_steps=steps)
 
     def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         """Inputs with the prompt padded to the bucket `length`. For adapters that declare `prompt_buckets`."""

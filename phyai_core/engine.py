@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
+from phyai_core.reanchor import reanchor
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
 from phyai_core.runner import Runner
 from phyai_core.slot import Job
@@ -81,8 +82,12 @@ class Engine:
         device: torch.device,
         batch_sizes: Sequence[int] = (1,),
         use_graphs: bool = True,
+        guidance: str | None = None,
     ) -> None:
-        """`device` is where `adapter` was loaded. Raises ValueError for a policy that is not a flow policy."""
+        """`device` is where `adapter` was loaded. Raises ValueError for a policy that is not a flow policy.
+
+        `guidance` is set for the gradient modes of RTC, which change what every denoise step computes.
+        """
         steps = adapter.spec.num_denoise_steps
         if steps < 1:
             raise ValueError(
@@ -92,7 +97,9 @@ class Engine:
         self.adapter = adapter
         self.spec = adapter.spec
         self.device = device
-        self.runner = Runner(adapter, device, adapter.preprocess(blank_observation(self.spec)), batch_sizes, use_graphs)
+        self.guidance = guidance
+        example = adapter.preprocess(blank_observation(self.spec))
+        self.runner = Runner(adapter, device, example, batch_sizes, use_graphs, guidance)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -105,6 +112,7 @@ class Engine:
         Raises what the adapter raises: ValueError for an observation that does not fit the spec.
         """
         started_ns = time.perf_counter_ns()
+        tables = reanchor(tables, self.adapter.encode_actions, obs)
         job = Job(self.adapter.preprocess(obs), tables, noise)
         return PreparedRequest(obs, job, (time.perf_counter_ns() - started_ns) * 1e-9)
 
@@ -125,14 +133,12 @@ class Engine:
 
         Returns the seconds of each inference. Afterwards no request waits for anything to be prepared.
         """
-        spec, total, seconds = self.spec, self.runner.captures + runs, []
-        tell = _Counter(total, progress)
+        request, seconds = blank_request(self.spec), []
+        tell = _Counter(self.runner.captures + runs, progress)
         self.runner.prepare(tell)
-        tables = plain_tables(spec)
-        noise = np.zeros((spec.action_horizon, spec.latent_dim), np.float32)
         for _ in range(runs):
             started_ns = time.perf_counter_ns()
-            self.infer(blank_observation(spec), tables, noise)
+            self.infer(*request)
             seconds.append((time.perf_counter_ns() - started_ns) * 1e-9)
             tell()
         return seconds
@@ -153,6 +159,11 @@ class Engine:
 def plain_tables(spec: PolicySpec) -> RtcTables:
     """Tables of a chunk that is tied to nothing."""
     return build_tables(RtcConfig("none"), spec.action_horizon, spec.num_denoise_steps, spec.latent_dim, leftover=None)
+
+
+def blank_request(spec: PolicySpec) -> tuple[Observation, RtcTables, FloatArray]:
+    """Arguments of `infer` that ask for nothing in particular."""
+    return blank_observation(spec), plain_tables(spec), np.zeros((spec.action_horizon, spec.latent_dim), np.float32)
 
 
 class _Counter:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phyai_core.engine import Engine
-from phyai_core.rtc import RtcConfig, RtcTables, build_tables
+from phyai_core.rtc import GRADIENT_MODES, RtcConfig, tables_for
 from phyai_core.types import ActionChunk, FloatArray, InferenceRequest, Observation, PolicySpec
 
 NS_PER_S = 1_000_000_000
@@ -39,6 +39,7 @@ class PolicyInference:
     ) -> None:
         """Raises ValueError naming the parameter when a value, or the mode for this policy, is not allowed."""
         check_mode(rtc, engine.spec)
+        check_guidance(rtc, engine)
         if seed < 0:
             raise ValueError(f"inference.seed is {seed}; allowed is an integer >= 0.")
         if not 0.0 <= inject_delay_s < np.inf:
@@ -57,7 +58,8 @@ class PolicyInference:
         stages_s = {"decode": (time.perf_counter_ns() - started_ns) * 1e-9}
         spec = self.engine.spec
         noise = seeded_noise(self.seed, request.seq, spec.action_horizon, spec.latent_dim)
-        result = self.engine.infer(obs, self._tables(request), noise)
+        tables = tables_for(self.rtc, spec, request.leftover)
+        result = self.engine.infer(obs, tables, noise)
         stages_s.update(result.stages_s)
         if self.inject_delay_s > 0.0:
             self._sleep(self.inject_delay_s)
@@ -74,20 +76,29 @@ class PolicyInference:
             stages_s=stages_s,
         )
 
-    def _tables(self, request: InferenceRequest) -> RtcTables:
-        spec = self.engine.spec
-        return build_tables(self.rtc, spec.action_horizon, spec.num_denoise_steps, spec.latent_dim, request.leftover)
-
 
 def check_mode(rtc: RtcConfig, spec: PolicySpec) -> None:
     """Raise ValueError when the policy cannot run the configured mode."""
     if rtc.mode not in spec.rtc_modes:
         allowed = ", ".join(spec.rtc_modes)
         raise ValueError(f"rtc.mode is {rtc.mode!r}; allowed for policy {spec.name!r} is {allowed}.")
-    relative = [feature.name for feature in spec.action if feature.mode == "relative"]
-    if rtc.mode != "none" and relative:
-        # Their leftover is written relative to an older observation; used as it is, it would pull the arm sideways.
+    names = [feature.name for feature in spec.action]
+    unknown = [name for name in rtc.exclude if name not in names]
+    if unknown:
         raise ValueError(
-            f"rtc.mode is {rtc.mode!r}; allowed for policy {spec.name!r} is none, because the actions "
-            f"{', '.join(relative)} are relative to the observation and the leftover cannot be carried over."
+            f"rtc.exclude is {list(rtc.exclude)}; allowed are actions of {spec.name!r}: {', '.join(names)}."
+        )
+    if rtc.exclude and rtc.mode == "trained":
+        raise ValueError(
+            f"rtc.exclude is {list(rtc.exclude)}; allowed is none with rtc.mode trained, because the policy was "
+            "trained to continue whole rows."
+        )
+
+
+def check_guidance(rtc: RtcConfig, engine: Engine) -> None:
+    """Raise ValueError when the engine was prepared for another way of guidance."""
+    wanted = rtc.mode if rtc.mode in GRADIENT_MODES else None
+    if engine.guidance != wanted:
+        raise ValueError(
+            f"rtc.mode is {rtc.mode!r}; the engine was made with guidance {engine.guidance!r}, not {wanted!r}."
         )

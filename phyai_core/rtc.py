@@ -1,26 +1,33 @@
-"""Real-time chunking (RTC, arXiv 2506.07339) as numpy: soft mask, guidance weights and the affine update tables.
+"""Real-time chunking (RTC, arXiv 2506.07339) as numpy tables: how a new chunk continues the leftover of the old one.
 
-Flow time tau runs from 0 (noise) to 1 (action), tau_k = k / N. Every mode is one update per denoise step k and row i,
+Modes none, identity, hard, ramp and trained are one affine update per denoise step k and row i,
 
     x <- a[k, i] x + b[k, i] v + c[k, i] Y[i]
 
 so that the same code, or the same captured graph, serves all of them. Y is the leftover of the running chunk, in
-model units, row 0 belonging to the launch tick. A row with a = 1, b = 1/N, c = 0 is plain Euler.
+model units, row 0 belonging to the launch tick. A row with a = 1, b = 1/N, c = 0 is plain Euler. Modes fd, fd_lagged
+and vjp add gain[k] g to plain Euler, g being the gradient that phyai_core.guidance computes from mask and Y.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phyai_core.types import FloatArray, Leftover
+from phyai_core.rtc_weights import (
+    SCHEDULES,
+    Float64Array,
+    guidance_weights,
+    mask_end,
+    ramp_strength,
+    soft_mask,
+)
+from phyai_core.types import FloatArray, Leftover, PolicySpec
 
-SCHEDULES = ("exp", "linear", "ones", "zeros")
-
-Float64Array = NDArray[np.float64]
+GRADIENT_MODES = ("fd", "fd_lagged", "vjp")  # they cost more than one forward per denoise step
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class RtcConfig:
     max_guidance_weight: float | None = None  # beta; None: the number of denoise steps
     prior_std: float = 1.0  # sigma_d of the guidance weight; 1 is the paper
     ramp_rate: float = 6.0  # mode ramp: how fast rows past d are released
+    exclude: tuple[str, ...] = ()  # actions that are sampled as without RTC, e.g. a gripper that opens or closes
 
     def __post_init__(self) -> None:
         _require(self.mode in MODES, "rtc.mode", self.mode, f"one of {', '.join(MODES)}")
@@ -53,7 +61,29 @@ class RtcTables:
 
     abc: FloatArray  # [N, H, 3] coefficients a, b, c
     prefix: FloatArray  # [H, A']
-    start_rows: int = 0  # rows [0, start_rows) start from `prefix` instead of from noise
+    start_rows: int  # rows [0, start_rows) start from `prefix` instead of from noise
+    flow_times: FloatArray  # [N, H], k / N, and 1 where a row is already clean
+    columns: NDArray[np.bool_]  # [A'] the dims that all of this applies to; the others are sampled as without RTC
+    mask: FloatArray  # [H] W, for the gradient modes
+    gains: FloatArray  # [N] w_k / N of the gradient modes, 0 for all others
+    rows: FloatArray  # [H, A] Y in robot units, where `prefix` has to be computed anew (reanchor.py); else [0, A]
+
+
+@dataclass
+class _Draft:
+    """Tables while a mode fills them in, float64, starting from plain Euler."""
+
+    abc: Float64Array
+    flow_times: Float64Array
+    mask: Float64Array
+    gains: Float64Array
+    start_rows: int = 0
+
+    @staticmethod
+    def euler(horizon: int, steps: int) -> _Draft:
+        abc = np.broadcast_to(np.array([1.0, 1.0 / steps, 0.0]), (steps, horizon, 3)).copy()
+        flow_times = np.repeat(np.arange(steps)[:, None] / steps, horizon, axis=1)
+        return _Draft(abc, flow_times, mask=np.zeros(horizon), gains=np.zeros(steps))
 
 
 @dataclass(frozen=True)
@@ -64,67 +94,57 @@ class _Overlap:
     steps: int  # N
     frozen: int  # rows that are executed before the new chunk can enter: d, at most end
     end: int  # first row without conditioning
+    clean: int  # mode trained: rows given to the network as they are, d at most the delay it was trained for
 
 
-def mask_end(valid: int, horizon: int, execution_horizon: int, delay: int, mask_ext: int | None = None) -> int:
-    """First row without conditioning: min(valid, H - s), and d + mask_ext where that is set. Always within [0, H].
-
-    `valid` is the number of leftover rows: the mask never covers a row that does not exist.
-    """
-    end = min(valid, horizon - execution_horizon)
-    if mask_ext is not None:
-        end = min(end, delay + mask_ext)
-    return max(0, min(end, horizon))
-
-
-def soft_mask(horizon: int, delay: int, end: int, schedule: str = "exp") -> Float64Array:
-    """Weights W [H] over the old chunk (paper, Eq. 5): 1 before d, falling to 0 at `end`. d is clamped to `end`."""
-    frozen = max(0, min(delay, end))
-    rows = np.arange(horizon)
-    ramp = np.clip((end - rows) / (end - frozen + 1), 0.0, 1.0)
-    decay = {
-        "exp": ramp * np.expm1(ramp) / np.expm1(1.0),
-        "linear": ramp,
-        "ones": np.ones(horizon),
-        "zeros": np.zeros(horizon),
-    }[schedule]
-    return np.where(rows < frozen, 1.0, np.where(rows < end, decay, 0.0))
+def tables_for(config: RtcConfig, spec: PolicySpec, leftover: Leftover | None) -> RtcTables:
+    """`build_tables` for one policy: padding and excluded actions stay out, trained rows stay within its training."""
+    names = [feature.name for feature in spec.action]
+    guided = [name not in config.exclude for name in names] + [False] * (spec.latent_dim - len(names))
+    sizes = (spec.action_horizon, spec.num_denoise_steps, spec.latent_dim)
+    tables = build_tables(config, *sizes, leftover, np.array(guided), spec.rtc_max_delay)
+    if leftover is None or not len(leftover) or config.mode == "none" or not relative_actions(spec):
+        return tables
+    return replace(tables, rows=_extend_rows(leftover.actions, spec.action_horizon, spec.action_dim))
 
 
-def guidance_weights(steps: int, max_guidance_weight: float, prior_std: float = 1.0) -> Float64Array:
-    """Guidance weight w [N] at tau_k = k/N: min(beta, (1 - tau) / (tau r^2)), with w(0) = beta.
-
-    r^2 = s^2 (1 - tau)^2 / ((1 - tau)^2 + s^2 tau^2), s = prior_std; s = 1 is the paper.
-    """
-    tau = np.arange(steps) / steps
-    variance = prior_std**2
-    with np.errstate(divide="ignore"):
-        weight = ((1 - tau) ** 2 + variance * tau**2) / (variance * tau * (1 - tau))
-    return np.minimum(max_guidance_weight, weight)
+def relative_actions(spec: PolicySpec) -> list[str]:
+    """Names of the actions that are relative to the state at the observation."""
+    return [feature.name for feature in spec.action if feature.mode == "relative"]
 
 
-def ramp_strength(end: int, frozen: int, rate: float) -> Float64Array:
-    """Velocity strength rho [end] of mode ramp: 0 for frozen rows, then rising towards 1 (GR00T's overlap ramp)."""
-    released = end - frozen
-    rise = -np.expm1(-rate * np.arange(1, released + 1) / (released + 1)) / -np.expm1(-rate)
-    return np.concatenate([np.zeros(frozen), rise])
-
-
-def build_tables(config: RtcConfig, horizon: int, steps: int, latent_dim: int, leftover: Leftover | None) -> RtcTables:
+def build_tables(
+    config: RtcConfig,
+    horizon: int,
+    steps: int,
+    latent_dim: int,
+    leftover: Leftover | None,
+    columns: NDArray[np.bool_] | None = None,
+    trained_delay: int = 0,
+) -> RtcTables:
     """Tables for one chunk of H = `horizon` rows, N = `steps` denoise steps and A' = `latent_dim` model dims.
 
     Without a leftover (None or empty) the tables are plain Euler. A delay or execution horizon outside its range
-    shrinks the mask and never raises: inference must go on. Raises ValueError for a leftover of another width than A'.
+    shrinks the mask and never raises: inference must go on. `columns` [A'] are the dims that may be conditioned (None:
+    all); mode trained takes whole rows, with zeros in the other dims, as in training, up to `trained_delay` of them.
+    Raises ValueError for a leftover of another width than A'.
     """
-    abc = _euler(horizon, steps)
-    if leftover is None or len(leftover) == 0:
-        return RtcTables(abc.astype(np.float32), np.zeros((horizon, latent_dim), np.float32))
-    prefix = _extend_rows(leftover.latent, horizon, latent_dim)
-    valid = min(len(leftover), horizon)
-    end = mask_end(valid, horizon, leftover.execution_horizon, leftover.delay, config.mask_ext)
-    overlap = _Overlap(horizon, steps, frozen=max(0, min(leftover.delay, end)), end=end)
-    start_rows = MODES[config.mode](config, overlap, abc)
-    return RtcTables(abc.astype(np.float32), prefix, start_rows)
+    draft = _Draft.euler(horizon, steps)
+    columns = np.ones(latent_dim, bool) if columns is None else columns
+    prefix = np.zeros((horizon, latent_dim), np.float32)
+    if leftover is not None and len(leftover):
+        prefix = _extend_rows(leftover.latent, horizon, latent_dim) * columns
+        MODES[config.mode](config, _measure(config, horizon, steps, leftover, trained_delay), draft)
+    return RtcTables(
+        abc=draft.abc.astype(np.float32),
+        prefix=prefix.astype(np.float32),
+        start_rows=draft.start_rows,
+        flow_times=draft.flow_times.astype(np.float32),
+        columns=np.ones(latent_dim, bool) if config.mode == "trained" else columns,
+        mask=draft.mask.astype(np.float32),
+        gains=draft.gains.astype(np.float32),
+        rows=np.zeros((0, latent_dim), np.float32),
+    )
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
@@ -132,60 +152,73 @@ def _require(ok: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name} is {value!r}; allowed is {allowed}.")
 
 
-def _euler(horizon: int, steps: int) -> Float64Array:
-    """abc [N, H, 3] of plain Euler."""
-    return np.broadcast_to(np.array([1.0, 1.0 / steps, 0.0]), (steps, horizon, 3)).copy()
+def _measure(config: RtcConfig, horizon: int, steps: int, leftover: Leftover, trained_delay: int) -> _Overlap:
+    valid, delay = min(len(leftover), horizon), max(0, leftover.delay)
+    end = mask_end(valid, horizon, leftover.execution_horizon, delay, config.mask_ext)
+    return _Overlap(horizon, steps, frozen=min(delay, end), end=end, clean=min(delay, trained_delay, valid))
 
 
-def _extend_rows(latent: FloatArray, horizon: int, latent_dim: int) -> FloatArray:
-    """Leftover [V, A'] -> [H, A'], the last row repeated, rows past H dropped."""
-    if latent.ndim != 2 or latent.shape[1] != latent_dim:
-        raise ValueError(
-            f"leftover latent has shape {latent.shape}; allowed is [rows, {latent_dim}], the model's dims."
-        )
-    rows = np.minimum(np.arange(horizon), len(latent) - 1)
-    return np.ascontiguousarray(latent[rows], dtype=np.float32)
+def _extend_rows(rows: FloatArray, horizon: int, width: int) -> FloatArray:
+    """Leftover [V, width] -> [H, width], the last row repeated, rows past H dropped."""
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise ValueError(f"leftover has shape {rows.shape}; allowed is [rows, {width}], the dims of the policy.")
+    return np.ascontiguousarray(rows[np.minimum(np.arange(horizon), len(rows) - 1)], np.float32)
 
 
-# Each mode edits abc [N, H, 3] in place, starting from plain Euler, and returns the rows that start from the prefix.
+def _weights(config: RtcConfig, overlap: _Overlap) -> tuple[Float64Array, Float64Array]:
+    """Soft mask W [H] and guidance weight per step w / N [N]."""
+    beta = float(overlap.steps) if config.max_guidance_weight is None else config.max_guidance_weight
+    mask = soft_mask(overlap.horizon, overlap.frozen, overlap.end, config.schedule)
+    return mask, guidance_weights(overlap.steps, beta, config.prior_std) / overlap.steps
 
 
-def _fill_none(config: RtcConfig, overlap: _Overlap, abc: Float64Array) -> int:
-    return 0
+def _fill_none(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
+    """Chunks are swapped as they come."""
 
 
-def _fill_identity(config: RtcConfig, overlap: _Overlap, abc: Float64Array) -> int:
+def _fill_identity(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
     """v + w W (Y - x - (1 - tau) v): guidance with the Jacobian of the clean estimate taken as the identity."""
-    steps = overlap.steps
-    beta = float(steps) if config.max_guidance_weight is None else config.max_guidance_weight
-    weight = guidance_weights(steps, beta, config.prior_std)[:, None]  # [N, 1]
-    remaining = 1.0 - np.arange(steps)[:, None] / steps  # 1 - tau, [N, 1]
-    gamma = soft_mask(overlap.horizon, overlap.frozen, overlap.end, config.schedule) * weight / steps  # [N, H]
-    abc[..., 0] = 1.0 - gamma
-    abc[..., 1] = 1.0 / steps - gamma * remaining
-    abc[..., 2] = gamma
-    return 0
+    mask, gains = _weights(config, overlap)
+    gamma = mask * gains[:, None]  # [N, H]
+    draft.abc[..., 0] -= gamma
+    draft.abc[..., 1] -= gamma * (1.0 - draft.flow_times)
+    draft.abc[..., 2] = gamma
 
 
-def _fill_hard(config: RtcConfig, overlap: _Overlap, abc: Float64Array) -> int:
+def _fill_gradient(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
+    """v + w g, g from phyai_core.guidance."""
+    draft.mask, draft.gains = _weights(config, overlap)
+
+
+def _fill_hard(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
     """Frozen rows follow the straight line from their noise to Y (inpainting); the last step lands on Y exactly."""
     left = (overlap.steps - np.arange(overlap.steps))[:, None]  # N - k, [N, 1]
-    frozen = abc[:, : overlap.frozen]
+    frozen = draft.abc[:, : overlap.frozen]
     frozen[..., 0] = (left - 1) / left
     frozen[..., 1] = 0.0
     frozen[..., 2] = 1.0 / left
-    return 0
 
 
-def _fill_ramp(config: RtcConfig, overlap: _Overlap, abc: Float64Array) -> int:
+def _fill_ramp(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
     """Overlapping rows start from Y and move with a velocity that ramps up past the frozen ones."""
-    abc[:, : overlap.end, 1] *= ramp_strength(overlap.end, overlap.frozen, config.ramp_rate)
-    return overlap.end
+    draft.abc[:, : overlap.end, 1] *= ramp_strength(overlap.end, overlap.frozen, config.ramp_rate)
+    draft.start_rows = overlap.end
 
 
-MODES: dict[str, Callable[[RtcConfig, _Overlap, Float64Array], int]] = {
+def _fill_trained(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
+    """Frozen rows are clean from the start, at flow time 1, as training-time RTC has taught (arXiv 2512.05964)."""
+    draft.abc[:, : overlap.clean] = (0.0, 0.0, 1.0)
+    draft.flow_times[:, : overlap.clean] = 1.0
+    draft.start_rows = overlap.clean
+
+
+MODES: dict[str, Callable[[RtcConfig, _Overlap, _Draft], None]] = {
     "none": _fill_none,
     "identity": _fill_identity,
+    "fd": _fill_gradient,
+    "fd_lagged": _fill_gradient,
+    "vjp": _fill_gradient,
     "hard": _fill_hard,
     "ramp": _fill_ramp,
+    "trained": _fill_trained,
 }

@@ -30,11 +30,16 @@ class Runner:
         example: Mapping[str, Tensor],
         batch_sizes: Sequence[int] = (1,),
         use_graphs: bool = True,
+        guidance: str | None = None,
     ) -> None:
-        """`example` is one result of the adapter's preprocess. Without `use_graphs` a CUDA device runs eagerly too."""
+        """`example` is one result of the adapter's preprocess. Without `use_graphs` a CUDA device runs eagerly too.
+
+        `guidance` is one of phyai_core.guidance.GUIDANCE; the one that differentiates always runs eagerly.
+        """
         self._adapter, self._device, self._example = adapter, device, example
         self.batch_sizes = tuple(sorted(batch_sizes))
-        self._captures = use_graphs and device.type == "cuda"
+        self._guidance, self._differentiates = guidance, guidance == "vjp"
+        self._captures = use_graphs and device.type == "cuda" and not self._differentiates
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.slots: dict[tuple[int, int], Slot] = {}  # by prompt length and batch size
 
@@ -47,7 +52,7 @@ class Runner:
         """Make every slot; capture its graph and call `progress` after each, the largest first: they share memory."""
         pool = torch.cuda.graph_pool_handle() if self._captures else None
         for length, batch in sorted(self._keys(), reverse=True):
-            slot = Slot(self._adapter, self._device, _with_prompt(self._example, length), batch)
+            slot = Slot(self._adapter, self._device, _with_prompt(self._example, length), batch, self._guidance)
             if self._captures:
                 with self._on_stream():
                     slot.capture(pool)
@@ -93,7 +98,9 @@ class Runner:
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        # What inference_mode makes cannot be differentiated later, not even under enable_grad.
+        without_gradients = torch.no_grad() if self._differentiates else torch.inference_mode()
+        with without_gradients, torch.cuda.stream(self._stream):
             yield
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
+from phyai_core.guidance import Guidance, Point, VelocityField
 from phyai_core.packing import Field
 from phyai_core.rtc import RtcTables
 from phyai_core.types import FloatArray, PolicySpec
@@ -28,14 +29,21 @@ class Conditioning(NamedTuple):
 
     noise: Any  # [B, H, A'] standard normal
     leftover: Any  # [B, H, A'], Y
-    starts: Any  # bool [B, H, 1]: this row starts from Y, not from noise
+    starts: Any  # bool [B, H, A']: starts from Y, not from noise
+    columns: Any  # bool [B, 1, A']: the dims that abc and Y apply to; the others take plain Euler steps
     abc: Any  # [N, B, H, 3]
     flow_times: Any  # [N, B, H]
+    mask: Any  # [B, H, 1], W of the gradient modes
+    gains: Any  # [N, B, 1, 1], their w_k / N; 0 in every other mode
 
     @classmethod
     def pick(cls, arrays: Mapping[str, Any]) -> Conditioning:
         """Those of the named arrays that `conditioning_fields` describes."""
         return cls(*(arrays[PREFIX + name] for name in cls._fields))
+
+    def pull(self, clean: Tensor) -> Tensor:
+        """How far the clean estimate [B, H, A'] is from the leftover, under the soft mask; 0 in unconditioned dims."""
+        return self.mask * self.columns * (self.leftover - clean)
 
 
 def conditioning_fields(spec: PolicySpec, batch: int) -> dict[str, Field]:
@@ -45,9 +53,12 @@ def conditioning_fields(spec: PolicySpec, batch: int) -> dict[str, Field]:
     fields = Conditioning(
         noise=Field((batch, horizon, width), float32),
         leftover=Field((batch, horizon, width), float32),
-        starts=Field((batch, horizon, 1), np.dtype(bool)),
+        starts=Field((batch, horizon, width), np.dtype(bool)),
+        columns=Field((batch, 1, width), np.dtype(bool)),
         abc=Field((steps, batch, horizon, 3), float32),
         flow_times=Field((steps, batch, horizon), float32),
+        mask=Field((batch, horizon, 1), float32),
+        gains=Field((steps, batch, 1, 1), float32),
     )
     return {PREFIX + name: field for name, field in fields._asdict().items()}
 
@@ -59,9 +70,12 @@ def write_conditioning(arrays: Conditioning, row: int, tables: RtcTables, noise:
     assert tables.prefix.shape == noise.shape == arrays.noise.shape[1:], (tables.prefix.shape, noise.shape)
     arrays.noise[row] = noise
     arrays.leftover[row] = tables.prefix
-    arrays.starts[row] = np.arange(horizon)[:, None] < tables.start_rows
+    arrays.starts[row] = (np.arange(horizon)[:, None] < tables.start_rows) & tables.columns
+    arrays.columns[row] = tables.columns
     arrays.abc[:, row] = tables.abc
-    arrays.flow_times[:, row] = np.arange(steps)[:, None] / np.float32(steps)
+    arrays.flow_times[:, row] = tables.flow_times
+    arrays.mask[row, :, 0] = tables.mask
+    arrays.gains[:, row, 0, 0] = tables.gains
 
 
 def sample(
@@ -69,15 +83,24 @@ def sample(
     update: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     validity: Validity,
     prefix: Callable[[], Any],
-    conditioning: Conditioning,
+    given: Conditioning,
+    guidance: Guidance | None = None,
 ) -> Tensor:
     """Latents at flow time 1, [B, H, A'] float32. `prefix` gives what the adapter's encode_prefix returned."""
-    noise, leftover, starts, abc, flow_times = conditioning
-    x = torch.where(starts, leftover, adapter.init_latents(noise))
-    assert x.shape == leftover.shape and x.dtype == torch.float32, (x.shape, x.dtype)
-    for step in range(len(abc)):
+    x = torch.where(given.starts, given.leftover, adapter.init_latents(given.noise))
+    assert x.shape == given.leftover.shape and x.dtype == torch.float32, (x.shape, x.dtype)
+    guide = guidance or _follow
+    for step in range(len(given.abc)):
         validity.begin(Lifetime.STEP)
-        state, time = x, flow_times[step]
-        velocity = validity.once("velocity", lambda: adapter.denoise_step(prefix(), state, time))  # noqa: B023
-        x = update(x, velocity.read(), leftover, abc[step])
+        point = Point(prefix(), x, given.flow_times[step])
+        velocity, gradient = validity.once("velocity", lambda: guide(adapter.denoise_step, point, given.pull)).read()  # noqa: B023
+        conditioned = update(x, velocity, given.leftover, given.abc[step])
+        x = torch.where(given.columns, conditioned, torch.add(x, velocity, alpha=1.0 / len(given.abc)))
+        if gradient is not None:
+            x = x + given.gains[step] * gradient
     return x
+
+
+def _follow(field: VelocityField, point: Point, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, None]:
+    """Every mode that is an affine update: the velocity and nothing else."""
+    return field(*point), None

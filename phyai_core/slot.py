@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
+from phyai_core.guidance import make_guidance
 from phyai_core.packing import Field, Staging, describe
 from phyai_core.rtc import RtcTables
 from phyai_core.sampler import Conditioning, conditioning_fields, sample, write_conditioning
@@ -37,8 +38,16 @@ class Job(NamedTuple):
 class Slot:
     """Buffers of `batch` requests of the shapes of `example`, and what is computed from them."""
 
-    def __init__(self, adapter: Adapter, device: torch.device, example: Mapping[str, Tensor], batch: int) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        device: torch.device,
+        example: Mapping[str, Tensor],
+        batch: int,
+        guidance: str | None = None,
+    ) -> None:
         self.batch = batch
+        self._guidance = guidance
         self.graph: torch.cuda.CUDAGraph | None = None
         self._adapter, self._device = adapter, device
         self._fields = {name: describe(tensor) for name, tensor in example.items()}
@@ -97,7 +106,8 @@ class Slot:
         with self._watch_vision():
             validity.once("prefix", lambda: adapter.encode_prefix(self._inputs))
         self._clock.mark("prefix")
-        latents = sample(adapter, self._update, validity, lambda: validity.read("prefix"), self._conditioning)
+        guidance = make_guidance(self._guidance, adapter.derivative_step) if self._guidance else None
+        latents = sample(adapter, self._update, validity, lambda: validity.read("prefix"), self._conditioning, guidance)
         self._latents.copy_(latents, non_blocking=True)
         self._clock.mark("denoise")
 

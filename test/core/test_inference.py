@@ -1,5 +1,5 @@
 """Guards against: chunks that lose their epoch or stamp, a leftover that is not used, runs that cannot be repeated,
-a mode the policy was not made for, and relative actions conditioned on an old frame.
+a mode the policy or engine was not made for, and relative actions conditioned on an old frame.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def test_frozen_rows_follow_the_leftover_and_released_rows_do_not():
     leftover = Leftover(rows, rows[:, :2], delay=2, execution_horizon=3)
     chunk = make_inference()(make_request(leftover=leftover))
     free = make_inference()(make_request())
-    np.testing.assert_allclose(chunk.latent[:2], rows[:2], atol=1e-5)
+    np.testing.assert_allclose(chunk.latent[:2, :2], rows[:2, :2], atol=1e-5)
     np.testing.assert_array_equal(chunk.latent[5:], free.latent[5:])
+    np.testing.assert_array_equal(chunk.latent[:, 2:], free.latent[:, 2:])  # padding
 
 
 def test_noise_depends_on_seed_and_seq_only():
@@ -82,8 +83,38 @@ def test_a_mode_the_policy_does_not_offer_is_refused():
         make_inference(RtcConfig("ramp"), make_spec(rtc_modes=("none", "identity")))
 
 
-def test_relative_actions_are_not_conditioned_on_an_old_frame():
-    spec = make_spec(action=(Feature("yaw", mode="relative"), Feature("elbow")))
-    with pytest.raises(ValueError, match="yaw are relative"):
-        make_inference(spec=spec)
-    make_inference(RtcConfig("none"), spec)
+class RelativeFlow(LinearFlow):
+    """Both joints are relative to the state; model units are robot units."""
+
+    def postprocess(self, latents, obs):
+        return latents[:, :2] + obs.state
+
+    def encode_actions(self, actions, obs):
+        return np.pad(actions - obs.state, ((0, 0), (0, 1)))
+
+
+def test_a_leftover_of_relative_actions_is_seen_from_the_newest_observation():
+    spec = make_spec(action=(Feature("yaw", mode="relative"), Feature("elbow", mode="relative")))
+    moved = dataclasses.replace(blank_observation(spec), state=np.array([0.3, -0.2], np.float32))
+    inference = PolicyInference(Engine(RelativeFlow(spec), torch.device("cpu")), RtcConfig(), lambda obs: moved)
+    executed = np.linspace([1.0, 2.0], [1.5, 2.5], 5).astype(np.float32)
+    old = np.full((5, 3), 99.0, np.float32)  # relative to where the arm was
+    chunk = inference(make_request(leftover=Leftover(old, executed, delay=2, execution_horizon=3)))
+    np.testing.assert_allclose(chunk.actions[:2], executed[:2], atol=1e-5)
+
+
+def test_an_action_to_exclude_must_exist_and_the_mode_must_allow_it():
+    with pytest.raises(ValueError, match=r"rtc\.exclude is \['gripper'\]; allowed are actions of 'linear': yaw, elbow"):
+        make_inference(RtcConfig(exclude=("gripper",)))
+    with pytest.raises(ValueError, match=r"rtc\.exclude is \['elbow'\]; allowed is none with rtc\.mode trained"):
+        make_inference(RtcConfig("trained", exclude=("elbow",)), make_spec(rtc_modes=("trained",), rtc_max_delay=3))
+
+
+def test_a_gradient_mode_needs_an_engine_made_for_it():
+    spec = make_spec(rtc_modes=("identity", "fd"))
+    with pytest.raises(ValueError, match=r"rtc\.mode is 'fd'; the engine was made with guidance None"):
+        make_inference(RtcConfig("fd"), spec)
+    engine = Engine(LinearFlow(spec), torch.device("cpu"), guidance="fd")
+    with pytest.raises(ValueError, match=r"rtc\.mode is 'identity'"):
+        PolicyInference(engine, RtcConfig(), decode)
+    PolicyInference(engine, RtcConfig("fd"), decode)(make_request())

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.fakes import make_spec
 from core.golden import GOLDEN
-from phyai_core.rtc import RtcConfig, build_tables, guidance_weights, mask_end, ramp_strength, soft_mask
-from phyai_core.types import Leftover
+from phyai_core.rtc import MODES, RtcConfig, build_tables, tables_for
+from phyai_core.rtc_weights import guidance_weights, mask_end, ramp_strength, soft_mask
+from phyai_core.types import Feature, Leftover
 
 FULL_MODES = {
     "A_none": RtcConfig(mode="none"),
@@ -31,8 +33,8 @@ def integrate(case, tables):
     mix, drift, offset = (np.array(case[name]) for name in ("M", "a", "b"))
     x = np.array(case["eps"])
     x[: tables.start_rows] = tables.prefix[: tables.start_rows]
-    for step, abc in enumerate(tables.abc.astype(float)):
-        velocity = mix @ x + drift * step / len(tables.abc) + offset
+    for flow_time, abc in zip(tables.flow_times.astype(float), tables.abc.astype(float), strict=True):
+        velocity = mix @ x + drift * flow_time[:, None] + offset
         x = abc[:, 0:1] * x + abc[:, 1:2] * velocity + abc[:, 2:3] * tables.prefix
     return x
 
@@ -72,13 +74,48 @@ def test_full_sampling(case, name):
     np.testing.assert_allclose(integrate(case, tables), case[name], atol=5e-6)
 
 
+@pytest.mark.parametrize("case", GOLDEN["training_time_rtc"])
+def test_sampling_with_a_clean_prefix(case):
+    leftover = make_leftover(case["prefix"] + [[9.0] * case["D"]] * 2, delay=case["d"], execution_horizon=2)
+    tables = build_tables(RtcConfig("trained"), case["H"], case["n"], case["D"], leftover, trained_delay=4)
+    np.testing.assert_allclose(integrate(case, tables), case["A"], atol=5e-6)
+
+
+def test_trained_rows_end_at_what_was_trained_and_at_what_is_left():
+    for delay, trained, valid, clean in [(3, 5, 6, 3), (7, 5, 6, 5), (7, 9, 6, 6), (0, 5, 6, 0)]:
+        leftover = make_leftover(np.ones((valid, 2)), delay, execution_horizon=12)
+        tables = build_tables(RtcConfig("trained"), 16, 5, 2, leftover, trained_delay=trained)
+        assert tables.start_rows == clean
+        assert (tables.flow_times[:, :clean] == 1).all() and (tables.flow_times[0, clean:] == 0).all()
+        assert (tables.abc[:, clean:] == build_tables(RtcConfig("none"), 16, 5, 2, None).abc[:, clean:]).all()
+
+
+def test_conditioning_is_for_the_dims_that_the_robot_executes():
+    """Padding is not guided; a mode that was trained on whole rows gets them with the zeros of its training."""
+    spec = make_spec(latent_dim=4, rtc_modes=tuple(MODES), rtc_max_delay=4)
+    leftover = make_leftover(np.full((6, 4), 7.0), 2, 2)
+    guided = tables_for(RtcConfig("identity", exclude=("elbow",)), spec, leftover)
+    assert guided.columns.tolist() == [True, False, False, False]
+    trained = tables_for(RtcConfig("trained"), spec, leftover)
+    assert trained.columns.all() and trained.prefix[0].tolist() == [7.0, 7.0, 0.0, 0.0]
+
+
+def test_rows_of_relative_actions_are_kept_in_robot_units():
+    spec = make_spec(action=(Feature("yaw", mode="relative"), Feature("elbow")), latent_dim=2)
+    leftover = Leftover(np.zeros((3, 2), np.float32), np.arange(6.0, dtype=np.float32).reshape(3, 2), 1, 2)
+    rows = tables_for(RtcConfig(), spec, leftover).rows
+    np.testing.assert_array_equal(rows[:4], [[0, 1], [2, 3], [4, 5], [4, 5]])
+    assert len(tables_for(RtcConfig("none"), spec, leftover).rows) == 0
+    assert len(tables_for(RtcConfig(), make_spec(latent_dim=2), leftover).rows) == 0
+
+
 @pytest.mark.parametrize("case", GOLDEN["groot_ramp"])
 def test_ramp_strength(case):
     strength = ramp_strength(case["overlap"], case["frozen"], case["ramp_rate"])
     np.testing.assert_allclose(strength, case["vel_strength"], atol=1e-11)
 
 
-@pytest.mark.parametrize("mode", ["none", "identity", "hard", "ramp"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "leftover", [None, make_leftover(np.zeros((0, 2)), 3, 4), make_leftover(np.ones((4, 2)), 3, 9)]
 )
@@ -111,7 +148,7 @@ def test_mask_ext_shortens_the_mask():
 
 
 @given(
-    mode=st.sampled_from(["none", "identity", "hard", "ramp"]),
+    mode=st.sampled_from(sorted(MODES)),
     schedule=st.sampled_from(["exp", "linear", "ones", "zeros"]),
     horizon=st.integers(1, 12),
     steps=st.integers(1, 10),
@@ -130,6 +167,7 @@ def test_any_delay_and_horizon_give_usable_tables(
     assert np.isfinite(tables.abc).all() and np.isfinite(tables.prefix).all()
     assert 0 <= tables.start_rows <= min(horizon, valid)
     assert (tables.abc[:, valid:] == tables.abc[:1, valid:]).all() and (tables.abc[:, valid:, 2] == 0).all()
+    assert (tables.mask[valid:] == 0).all() and tables.gains.shape == (steps,)
 
 
 def test_frozen_rows_of_identity_land_on_the_leftover_when_the_velocity_is_constant():
@@ -143,7 +181,7 @@ def test_frozen_rows_of_identity_land_on_the_leftover_when_the_velocity_is_const
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mode": "vjp"}, ["rtc.mode", "'vjp'", "none, identity, hard, ramp"]),
+        ({"mode": "vpj"}, ["rtc.mode", "'vpj'", "none, identity, fd, fd_lagged, vjp, hard, ramp, trained"]),
         ({"schedule": "cosine"}, ["rtc.schedule", "'cosine'", "exp, linear, ones, zeros"]),
         ({"mask_ext": -1}, ["rtc.mask_ext", "-1", ">= 0"]),
         ({"max_guidance_weight": float("nan")}, ["rtc.max_guidance_weight", "nan", ">= 0"]),

@@ -11,10 +11,12 @@ ARGS ?=
 ROS_SOURCE := $(if $(and $(ROS_DISTRO),$(AMENT_PREFIX_PATH)),$(ROS_DISTRO),wheels)
 PACKAGES := $(VENV)/packages-$(ROS_SOURCE).stamp
 MESSAGES := $(VENV)/messages-$(ROS_SOURCE).stamp
+# A virtual environment that was moved with its folder names files in the old place.
+MOVED := $(shell grep -s '^command = ' $(VENV)/pyvenv.cfg | grep -qv ' $(abspath $(VENV))$$' && echo moved)
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH" AMENT_PREFIX_PATH="$(abspath $(VENV)):$$AMENT_PREFIX_PATH" \
   LD_LIBRARY_PATH="$(abspath $(VENV))/lib:$$LD_LIBRARY_PATH"
 
-.PHONY: help setup demo test lint clean distclean
+.PHONY: moved help setup demo test lint clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,7 +40,7 @@ clean:
 distclean: clean
 	rm -rf $(VENV)
 
-$(PACKAGES): constraints.txt requirements.txt $(wildcard tools/*)
+$(PACKAGES): constraints.txt requirements.txt $(wildcard tools/*) $(MOVED)
 	@python=$$(PYTHON="$(PYTHON)" tools/find_python.sh) && \
 	  "$$python" tools/setup_venv.py packages --venv $(VENV) --torch-index "$(TORCH_INDEX)"
 	@touch $@

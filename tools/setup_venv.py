@@ -79,14 +79,15 @@ def build_messages(venv: Path) -> None:
 
 
 def _fits(venv: Path) -> bool:
-    """True for a venv that runs, has this interpreter's version and the same source of ROS."""
+    """True for a venv that runs, was made in this place, with this interpreter's version and this source of ROS."""
     try:
         settings = (venv / "pyvenv.cfg").read_text()
         version = subprocess.check_output([venv / "bin" / "python", "-c", "import sys; print(sys.version_info[:2])"])
     except (OSError, subprocess.CalledProcessError):
         return False
+    moved = "\ncommand = " in settings and not settings.rstrip().endswith(f" {venv}")
     shares_site = "include-system-site-packages = true" in settings
-    return shares_site == ROS_IS_SOURCED and version.decode().strip() == str(sys.version_info[:2])
+    return not moved and shares_site == ROS_IS_SOURCED and version.decode().strip() == str(sys.version_info[:2])
 
 
 def _create(venv: Path) -> None:

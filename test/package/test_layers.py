@@ -17,8 +17,8 @@ MAY_IMPORT = {
     "phyai_adapters": {"phyai_adapters", "phyai_core", "phyai_kernels"},
     "phyai_ros": {"phyai_ros", "phyai_core"},
 }
-# The node finds a policy by its name in the table; only the training of the built-in policy names its modules.
-NAME_TABLE = "phyai_adapters.load_adapter"
+# Policies are found by their name in a table; only the training of the built-in policy names its modules.
+NAME_TABLES = {"phyai_adapters.load_adapter", "phyai_adapters.random_policies.random_adapter"}
 TRAINS_THE_BUILT_IN_POLICY = "phyai_ros.sim."
 ROS = re.compile(r"(rclpy|\w+_msgs|\w+_interfaces|std_srvs|launch(_ros)?|ament_\w+|cv_bridge|rosidl_\w+)(\.|$)")
 WITHOUT_TORCH = ("types", "clock", "rtc", "delay", "executor", "timing", "braking", "metrics")
@@ -31,12 +31,12 @@ def test_imports_flow_one_way(package):
         for target in list_imports(path):
             assert not target.startswith("."), f"{name}: relative import {target}"
             top = target.split(".")[0]
-            if top in PACKAGES and not is_name_table_or_training(name, target):
+            if top in PACKAGES and not uses_table_or_trains(name, target):
                 assert top in MAY_IMPORT[package], f"{name} imports {target}"
 
 
-def is_name_table_or_training(name: str, target: str) -> bool:
-    return name.startswith("phyai_ros.") and (target == NAME_TABLE or name.startswith(TRAINS_THE_BUILT_IN_POLICY))
+def uses_table_or_trains(name: str, target: str) -> bool:
+    return name.startswith("phyai_ros.") and (target in NAME_TABLES or name.startswith(TRAINS_THE_BUILT_IN_POLICY))
 
 
 @pytest.mark.parametrize("package", [name for name in PACKAGES if name != "phyai_ros"])

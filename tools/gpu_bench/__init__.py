@@ -2,4 +2,9 @@
 
 from gpu_bench import expert, roofs
 
-SECTIONS = {"roofs": roofs.measure, "expert": expert.measure, "batches": expert.measure_batches}
+SECTIONS = {
+    "roofs": roofs.measure,
+    "expert": expert.measure,
+    "expert_plans": expert.search_plans,
+    "batches": expert.measure_batches,
+}

@@ -13,14 +13,23 @@ from phyai_kernels.expert_loop import ExpertLoop
 from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, Tiles
 
 PREFIX, CHUNK = 968, 50
-PLANS = {
-    "qkv 32 columns, whole operand": HopperPlan(qkv=Tiles(columns=32, ring=8)),
-    "qkv chunk 256": HopperPlan(qkv=Tiles(chunk=256, ring=2)),
-    "out 8 splits": HopperPlan(out=Tiles(splits=8)),
-    "gate/up ring 5": HopperPlan(gate_up=Tiles(ring=5)),
-    "gate/up chunk 256": HopperPlan(gate_up=Tiles(chunk=256, ring=3)),
-    "down 4 splits of 32 columns": HopperPlan(down=Tiles(columns=32, splits=4, ring=8)),
-    "down 16 splits": HopperPlan(down=Tiles(splits=16)),
+OPTIONS = {
+    "out": [
+        Tiles(64, 256, 2, 4),
+        Tiles(32, 256, 2, 4),
+        Tiles(32, 128, 4, 4),
+        Tiles(64, 128, 4, 8),
+        Tiles(64, 128, 4, 4),
+    ],
+    "down": [
+        Tiles(32, 256, 4, 4),
+        Tiles(64, 256, 2, 8),
+        Tiles(32, 256, 2, 8),
+        Tiles(64, 128, 4, 8),
+        Tiles(32, 128, 8, 4),
+    ],
+    "qkv": [Tiles(64, 256, 2), Tiles(64, 128, 4), Tiles(32, 128, 2), Tiles(32, 128, 3)],
+    "gate_up": [Tiles(64, 256, 3), Tiles(64, 128, 6), Tiles(64, 128, 5)],
 }
 
 
@@ -53,13 +62,26 @@ def measure() -> dict[str, object]:
         report[f"{name}_repeats"] = all(torch.equal(loop.run(), result) for _ in range(50))
         report[f"{name}_us"] = replay_times(loop.run, runs=200)
     report["other_lengths_us"] = _time_lengths(loops["hopper"], inputs)
-    report["plans_us"] = {
-        name: replay_times(HopperExpertLoop(weights, inputs, plan).run)["p50"] for name, plan in PLANS.items()
-    }
     launches = ("project_qkv", "attend", "project_out", "expand", "project_down", "tail")
     left_out = {name: replay_times(without(HopperExpertLoop(weights, inputs), name).run)["p50"] for name in launches}
     report["cost_us_a_step"] = {name: round((report["hopper_us"]["p50"] - us) / 10, 1) for name, us in left_out.items()}
     return report
+
+
+def search_plans() -> dict[str, object]:
+    """The fastest tiles for the whole loop, one product after the other, twice."""
+    expert = RandomExpert(FULL, torch.bfloat16, torch.device("cuda"))
+    weights = expert.packed()
+    inputs = expert.inputs(weights, [PREFIX], CHUNK, PREFIX + CHUNK)
+    plan, tried = HopperPlan(), {}
+    for product, options in [*OPTIONS.items(), *OPTIONS.items()]:
+        for tiles in options:
+            candidate = dataclasses.replace(plan, **{product: tiles})
+            if candidate not in tried:
+                tried[candidate] = replay_times(HopperExpertLoop(weights, inputs, candidate).run, runs=30)["p50"]
+        plan = min(tried, key=tried.get)
+    ranked = sorted(tried, key=tried.get)
+    return {"best": str(plan), "us": {str(candidate).replace("Tiles", ""): tried[candidate] for candidate in ranked}}
 
 
 def _time_lengths(loop: ExpertLoop, inputs) -> dict[int, float]:

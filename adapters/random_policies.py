@@ -52,9 +52,7 @@ def random_adapter(
     )
     adapter_class = _adapter_class(name)
     parts = random_parts(adapter_class.network_class, SIZES[size], device, options, seed)
-    adapter = adapter_class(parts._replace(deployment=replace(parts.deployment, prompt_tokens=prompt_tokens)))
-    adapter.vision = adapter.network.vlm.projector
-    return adapter
+    return adapter_class(parts._replace(deployment=replace(parts.deployment, prompt_tokens=prompt_tokens)))
 
 
 def write_checkpoint(name: str, folder: Path, device: torch.device, size: str = "full", seed: int = 0) -> int:

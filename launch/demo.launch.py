@@ -46,7 +46,7 @@ def start_demo(context: LaunchContext) -> list[Any]:
         parameters=[{"seed": int(values["seed"]), "episodes": int(values["episodes"])}],
         ros_arguments=["--log-level", values["log_level"]],
         output="screen",
-        on_exit=Shutdown(reason="the simulated robot has ended"),
+        on_exit=end_with_simulator,
     )
     policy = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(PathJoinSubstitution([SHARE, "launch", "policy.launch.py"])),
@@ -57,6 +57,11 @@ def start_demo(context: LaunchContext) -> list[Any]:
         }.items(),
     )
     return [simulator, policy]
+
+
+def end_with_simulator(event: Any, context: LaunchContext) -> Shutdown | None:
+    """Without the robot nothing is left to do. Shutting down twice is an error, so not when that is why it ended."""
+    return None if context.is_shutdown else Shutdown(reason="the simulated robot has ended")
 
 
 def overrides(values: dict[str, str]) -> str:

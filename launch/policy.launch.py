@@ -5,7 +5,9 @@ An argument left empty keeps what params_file says. Values that are text stay te
 
 from __future__ import annotations
 
+import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
 from launch_ros.actions import LifecycleNode
 from launch_ros.event_handlers import OnStateTransition
 from launch_ros.events.lifecycle import ChangeState
-from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.substitutions import FindPackageShare
 from lifecycle_msgs.msg import Transition
 
@@ -57,7 +58,7 @@ def start_policy(context: LaunchContext) -> list[Any]:
         executable="policy_node",
         name=values["node_name"],
         namespace=values["namespace"],
-        parameters=[values["params_file"], *overriding_parameters(values)],
+        parameters=[values["params_file"], *override_file(values, full_name(context, values))],
         ros_arguments=["--log-level", values["log_level"]],
         additional_env=middleware_profile(PathJoinSubstitution([CONFIG, "fastdds_shm.xml"]).perform(context)),
         output="screen",
@@ -67,23 +68,31 @@ def start_policy(context: LaunchContext) -> list[Any]:
     return [activate_once_configured(node), node, request(node, Transition.TRANSITION_CONFIGURE)]
 
 
-def overriding_parameters(values: dict[str, str]) -> list[dict[str, Any]]:
-    """What stands above the file: empty arguments give nothing, so the file decides."""
-    given = {name: values[key] for key, name in TEXT_PARAMETERS.items() if values[key]}
+def override_file(values: dict[str, str], node_path: str) -> list[str]:
+    """A parameter file that stands above params_file; none when every argument is empty.
+
+    JSON, because it quotes all text: what YAML dumpers leave bare, such as 0483, would reach the node as a number.
+    Under the full name of the node too, since that wins over wildcards wherever it stands.
+    """
+    given: dict[str, Any] = {name: values[key] for key, name in TEXT_PARAMETERS.items() if values[key]}
     if values["use_sim_time"]:
         given["use_sim_time"] = read_switch("use_sim_time", values["use_sim_time"])
     more = yaml.safe_load(values["overrides"]) or {}
     if not isinstance(more, dict):
-        raise RuntimeError(
-            f"overrides is {values['overrides']!r}; allowed is a YAML mapping such as '{{rtc.mode: none}}'."
-        )
+        raise RuntimeError(f"overrides is {values['overrides']!r}; allowed is a mapping such as '{{rtc.mode: none}}'.")
     given.update(more)
-    return [{name: keep_type(value) for name, value in given.items()}] if given else []
+    if not given:
+        return []
+    with tempfile.NamedTemporaryFile("w", prefix="policy_overrides_", suffix=".yaml", delete=False) as file:
+        json.dump({key: {"ros__parameters": given} for key in ("/**", node_path)}, file)
+    return [file.name]
 
 
-def keep_type(value: Any) -> Any:
-    """Without a declared type, launch reads text as YAML once more, and '0483' or 'true' would stop being text."""
-    return ParameterValue(value, value_type=str) if isinstance(value, str) else value
+def full_name(context: LaunchContext, values: dict[str, str]) -> str:
+    """Namespace and name of the node, with what PushRosNamespace has put before them."""
+    outer = "" if values["namespace"].startswith("/") else context.launch_configurations.get("ros_namespace", "")
+    parts = f"{outer}/{values['namespace']}/{values['node_name']}".split("/")
+    return "/" + "/".join(filter(None, parts))
 
 
 def read_switch(name: str, text: str) -> bool:

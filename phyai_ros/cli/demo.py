@@ -118,16 +118,18 @@ class EpisodeLines:
 
 def draw_plots(folder: Path) -> list[Path]:
     """Draw every run kept in `folder`, this one and the last of each other mode. Returns the pictures."""
-    from phyai_ros import plots
+    from phyai_ros.plots import Run, plot_chunks, plot_command, save
+    from phyai_ros.roofline_plot import plot_roofline
 
     runs = []
     for data in sorted(folder.glob("run_*.npz")):
         summary = json.loads(data.with_suffix(".json").read_text())
-        runs.append(plots.Run(load_record(data), summary, host_line(summary)))
-    paths = [folder / f"{name}.png" for name in ("command", "chunks", "roofline")]
-    for draw, path in zip((plots.plot_command, plots.plot_chunks, plots.plot_roofline), paths, strict=True):
-        draw(runs, path)
-    return paths
+        runs.append(Run(load_record(data), summary, host_line(summary)))
+    figures = {"command": plot_command(runs), "chunks": plot_chunks(runs), "roofline": plot_roofline(runs)}
+    paths = {folder / f"{name}.png": figure for name, figure in figures.items() if figure is not None}
+    for path, figure in paths.items():
+        save(figure, path)
+    return list(paths)
 
 
 def require_ros() -> None:

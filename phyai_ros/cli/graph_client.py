@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import rclpy
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.msg import State, Transition
+from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 
 from phyai_ros.cli.errors import CommandFailed
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from rclpy.client import Client
 
 SLICE_S = 0.1  # how often a wait looks whether it is still worth while
-TRANSITIONS = {"configure": Transition.TRANSITION_CONFIGURE, "activate": Transition.TRANSITION_ACTIVATE}
+PATIENCE_S = 2.0  # after this an answer may have been lost, and the state is looked up
+TRANSITIONS = {
+    "configure": (Transition.TRANSITION_CONFIGURE, State.PRIMARY_STATE_INACTIVE),
+    "activate": (Transition.TRANSITION_ACTIVATE, State.PRIMARY_STATE_ACTIVE),
+}
 
 
 class GraphClient:
@@ -48,32 +53,48 @@ class GraphClient:
         self._context.try_shutdown()
 
     def change_state(self, node_name: str, transition: str, timeout_s: float) -> None:
-        """`transition` is "configure" or "activate". Raises CommandFailed where the node refuses or is too slow."""
-        client = self.node.create_client(ChangeState, f"{node_name}/change_state")
-        request = ChangeState.Request(transition=Transition(id=TRANSITIONS[transition]))
-        try:
-            response = self._call(client, request, timeout_s)
-        finally:
-            self.node.destroy_client(client)
-        if response is None:
-            raise CommandFailed(f"{node_name} did not {transition} within {timeout_s:g} s")
-        if not response.success:
-            raise CommandFailed(f"{node_name} refused to {transition}")
+        """`transition` is "configure" or "activate". Raises CommandFailed where the node refuses or is too slow.
 
-    def _call(self, client: Client, request: Any, timeout_s: float) -> Any | None:
-        deadline = time.monotonic() + timeout_s
+        A service that has just appeared may answer before it knows its client, and such an answer is lost: the state of
+        the node counts as an answer too.
+        """
+        transition_id, goal_id = TRANSITIONS[transition]
+        deadline_s = time.monotonic() + timeout_s
+        change = self.node.create_client(ChangeState, f"{node_name}/change_state")
+        look = self.node.create_client(GetState, f"{node_name}/get_state")
+        request = ChangeState.Request(transition=Transition(id=transition_id))
+        try:
+            answer = self._send(change, request, deadline_s)
+            while time.monotonic() < deadline_s:
+                if self._wait(answer, PATIENCE_S):
+                    if not answer.result().success:
+                        raise CommandFailed(f"{node_name} refused to {transition}")
+                    return
+                state = self._send(look, GetState.Request(), deadline_s)
+                if self._wait(state, PATIENCE_S) and state.result().current_state.id == goal_id:
+                    return
+        finally:
+            self.node.destroy_client(change)
+            self.node.destroy_client(look)
+        raise CommandFailed(f"{node_name} did not {transition} within {timeout_s:g} s")
+
+    def _send(self, client: Client, request: Any, deadline_s: float) -> Future:
+        """The answer to come; one that never comes where there is no service before the deadline."""
         while not client.wait_for_service(timeout_sec=SLICE_S):
             self._watch()
-            if time.monotonic() > deadline:
-                return None
+            if time.monotonic() > deadline_s:
+                return Future()
+        return client.call_async(request)
+
+    def _wait(self, answer: Future, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
         answered = threading.Event()
-        future = client.call_async(request)
-        future.add_done_callback(lambda _: answered.set())
+        answer.add_done_callback(lambda _: answered.set())
         while not answered.wait(SLICE_S):
             self._watch()
-            if time.monotonic() > deadline:
-                return None
-        return future.result()
+            if time.monotonic() > deadline_s:
+                return False
+        return True
 
     def _spin(self) -> None:
         while not self._ending.is_set():

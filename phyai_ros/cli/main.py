@@ -30,13 +30,15 @@ HELP = {
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands that imports one when it is needed. `table` maps "group command" to "module:function"."""
+    """A group of commands that imports one when it is needed. `table` maps "group command" to "module:function".
+
+    A name may be both: with "bench" and "bench tick" in the table, `bench` runs unless `tick` follows it.
+    """
 
     def __init__(self, table: Mapping[str, str], prefix: str = "", **kwargs) -> None:
         super().__init__(help=HELP.get(prefix), no_args_is_help=True, **kwargs)
         self._table, self._prefix = table, prefix
-        below = [name.removeprefix(f"{prefix} ") for name in table if not prefix or name.startswith(f"{prefix} ")]
-        self.commands = dict.fromkeys(name.split()[0] for name in below)  # names only; suggestions are made from them
+        self.commands = dict.fromkeys(children(table, prefix))  # names only; suggestions are made from them
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
         return list(self.commands)
@@ -49,8 +51,23 @@ class LazyGroup(TyperGroup):
             return LazyGroup(self._table, name, name=cmd_name)
         module, _, function = self._table[name].partition(":")
         app = typer.Typer(add_completion=False)
-        app.command(cmd_name)(getattr(importlib.import_module(module), function))
+        more = ", ".join(f"phyai-ros {name} {child}" for child in children(self._table, name))
+        app.command(cmd_name, epilog=f"See also: {more}" if more else None)(
+            getattr(importlib.import_module(module), function)
+        )
         return typer.main.get_command(app)
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]):
+        name = f"{self._prefix} {args[0]}".strip()
+        if args[1:] and args[1] in children(self._table, name):
+            return args[0], LazyGroup(self._table, name, name=args[0]), args[1:]
+        return super().resolve_command(ctx, args)
+
+
+def children(table: Mapping[str, str], prefix: str) -> list[str]:
+    """The words that may follow `prefix`, in the order of the table."""
+    below = [name.removeprefix(f"{prefix} ") for name in table if not prefix or name.startswith(f"{prefix} ")]
+    return list(dict.fromkeys(name.split()[0] for name in below))
 
 
 def run(argv: Sequence[str] | None = None, table: Mapping[str, str] = COMMANDS) -> int:

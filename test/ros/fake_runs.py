@@ -56,3 +56,9 @@ def _path(ticks: np.ndarray, jump_rad: float) -> np.ndarray:
 def _offset(ticks: np.ndarray | int, jump_rad: float) -> np.ndarray:
     yaw = jump_rad * ((np.asarray(ticks) // PERIOD_TICKS) % 2)
     return np.stack([yaw, np.zeros_like(yaw)], axis=-1)
+
+
+def empty_record(mode: str = "rtc") -> RunRecord:
+    """A run in which nothing was ever heard of the policy."""
+    nothing = np.array([])
+    return RunRecord(mode, (), float("nan"), nothing, nothing, nothing, nothing, nothing, nothing)

@@ -1,7 +1,7 @@
 """A test double of launch and launch_ros: stand-ins for the part of their API in the table below.
 
-They start the real nodes with the arguments that launch_ros would give them, and drive the real lifecycle services; a
-name or argument that is not in the table is an ImportError or TypeError.
+They start the real nodes with the arguments of launch_ros and drive the real lifecycle services; a name or argument
+that is not in the table is an ImportError or TypeError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
+import rclpy
 import yaml
+from ament_index_python.packages import get_package_prefix, get_package_share_directory
+from lifecycle_msgs.msg import Transition, TransitionEvent
+from lifecycle_msgs.srv import ChangeState
 
 STOP_WAIT_S = 15.0
 NODE = (
@@ -50,7 +54,6 @@ API = {
     },
     "launch_ros.events": {},
     "launch_ros.events.lifecycle": {"ChangeState": ("lifecycle_node_matcher", "transition_id")},
-    "launch_ros.parameter_descriptions": {"ParameterValue": ("value", "value_type")},
     "launch_ros.substitutions": {"FindPackageShare": ("package",)},
 }
 
@@ -86,27 +89,38 @@ class Launch:
     """What LaunchService and LaunchContext are, in one. `run` gives 0 when every process ended with 0."""
 
     def __init__(self, arguments: dict[str, str]) -> None:
-        self.configurations = dict(arguments)
-        self.nodes, self.handlers = [], []
-        self.ending = threading.Event()
+        self.launch_configurations, self.nodes, self.handlers = dict(arguments), [], []
+        self.is_shutdown = self.interrupted = False
 
     def run(self, path: str) -> int:
-        import rclpy
-
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda *_: self.ending.set())
-        rclpy.init(signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
+            signal.signal(signum, self.end_by_signal)
+        rclpy.init(args=[], signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
         self.ros_node = rclpy.create_node("launch_double")
         try:
             self.visit(load_description(path))
-            while not self.ending.is_set() and any(node.process.poll() is None for node in self.nodes):
+            while not self.is_shutdown and any(node.process.poll() is None for node in self.nodes):
                 rclpy.spin_once(self.ros_node, timeout_sec=0.1)
                 for node in self.nodes:
                     if node.on_exit is not None and node.process.poll() is not None:
-                        self.visit(node.on_exit)
+                        self.visit(node.on_exit(None, self))
         finally:
-            codes = [stop(node.process) for node in self.nodes]
+            codes = [self.stop(node.process) for node in self.nodes]
         return int(any(codes))
+
+    def end_by_signal(self, signum: int, _frame: object) -> None:
+        self.interrupted = signum == signal.SIGINT
+        self.is_shutdown = True
+
+    def stop(self, process: subprocess.Popen) -> int:
+        """Ctrl-C reaches the whole process group, so launch sends SIGINT only where something else ended it."""
+        if not self.interrupted:
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
     def visit(self, entity: StandIn) -> None:
         getattr(self, f"visit_{type(entity).__name__}")(entity)
@@ -117,35 +131,30 @@ class Launch:
 
     def visit_DeclareLaunchArgument(self, argument) -> None:
         assert argument.description, f"{argument.name} has no description"
-        self.configurations.setdefault(argument.name, self.text(argument.default_value))
+        self.launch_configurations.setdefault(argument.name, self.text(argument.default_value))
 
     def visit_OpaqueFunction(self, opaque) -> None:
         for entity in opaque.function(self) or []:
             self.visit(entity)
 
     def visit_IncludeLaunchDescription(self, include) -> None:
-        self.configurations.update({name: self.text(value) for name, value in include.launch_arguments})
+        self.launch_configurations.update({name: self.text(value) for name, value in include.launch_arguments})
         self.visit(load_description(self.text(include.source.path)))
 
     def visit_RegisterEventHandler(self, action) -> None:
         self.handlers.append(action.handler)
 
     def visit_Shutdown(self, action) -> None:
-        self.ending.set()
+        self.is_shutdown = True
 
     def visit_Node(self, node) -> None:
-        from ament_index_python.packages import get_package_prefix
-
         node.path = "/" + "/".join(part for part in ((node.namespace or "").strip("/"), node.name) if part)
         executable = Path(get_package_prefix(node.package)) / "lib" / node.package / node.executable
         command = [str(executable), *self.ros_arguments(node)]
-        node.process = subprocess.Popen(command, env=os.environ | (node.additional_env or {}), start_new_session=True)
+        node.process = subprocess.Popen(command, env=os.environ | (node.additional_env or {}))
         self.nodes.append(node)
 
     def visit_LifecycleNode(self, node) -> None:
-        from lifecycle_msgs.msg import TransitionEvent
-        from lifecycle_msgs.srv import ChangeState
-
         self.visit_Node(node)
         topic = f"{node.path}/transition_event"
         self.ros_node.create_subscription(TransitionEvent, topic, lambda event: self.fire(node, event), 10)
@@ -162,11 +171,8 @@ class Launch:
         threading.Thread(target=self.change_state, args=(action.event,), daemon=True).start()
 
     def change_state(self, event) -> None:
-        from lifecycle_msgs.msg import Transition
-        from lifecycle_msgs.srv import ChangeState
-
         node = event.lifecycle_node_matcher.action
-        while not node.client.wait_for_service(timeout_sec=1.0) and not self.ending.is_set():
+        while not node.client.wait_for_service(timeout_sec=1.0) and not self.is_shutdown:
             pass
         node.client.call_async(ChangeState.Request(transition=Transition(id=event.transition_id)))
 
@@ -179,35 +185,16 @@ class Launch:
     def params_file(self, node, entry) -> str:
         if not isinstance(entry, dict):
             return self.text(entry)
-        values = {name: self.parameter(value) for name, value in entry.items()}
+        assert not any(isinstance(value, str) for value in entry.values()), "launch_ros would read it as YAML"
         where = "/**" if node.namespace is None else node.path
         with tempfile.NamedTemporaryFile("w", prefix="launch_params_", delete=False) as file:
-            yaml.safe_dump({where: {"ros__parameters": values}}, file)
+            yaml.safe_dump({where: {"ros__parameters": entry}}, file)
         return file.name
 
-    def parameter(self, value):
-        """Text without a declared type is read as YAML once more, as launch_ros does."""
-        if isinstance(value, StandIn):
-            assert value.value_type is str, value.value_type
-            return self.text(value.value)
-        return yaml.safe_load(value) if isinstance(value, str) else value
-
     def text(self, value) -> str:
-        from ament_index_python.packages import get_package_share_directory
-
         kind = type(value).__name__
         if kind == "LaunchConfiguration":
-            return self.configurations[value.name]
+            return self.launch_configurations[value.name]
         if kind == "FindPackageShare":
             return get_package_share_directory(value.package)
         return str(Path(*map(self.text, value.parts))) if kind == "PathJoinSubstitution" else str(value)
-
-
-def stop(process: subprocess.Popen) -> int:
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(STOP_WAIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()

@@ -18,6 +18,11 @@ class ExecutorConfig:
     hold_limit_s: float = 0.2  # HOLD becomes STOP after this
     hang_after_s: float = 5.0  # an inference that runs longer is a policy fault
     late_policy: str = "consumed"  # consumed: a late chunk enters where the robot stopped; time: where it would be now
+    delay_spike_ratio: float = 3.0  # see DelayForecast
+    obs_index_offset: int = 0  # 0: row 0 belongs to the tick of the observation; 1: to the next one, as in the paper
+    blend_ticks: int = 0  # cross-fade from the old chunk to the new one over so many ticks
+    blend_exclude: tuple[str, ...] = ()  # actions that switch at once
+    instant: bool = False  # inference runs inside the tick that launches it: a delay of 0, for benchmarks
 
 
 @dataclass
@@ -33,4 +38,5 @@ class Counters:
     chunks_discarded: int = 0  # results of an older epoch
     chunks_rejected: int = 0  # non-finite, misshapen or refused by the guard
     chunks_expired: int = 0  # so late that no row was left
+    chunks_late: int = 0  # adopted later than forecast: some rows that were executed meanwhile were not frozen
     policy_errors: int = 0

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any
 
+import numpy as np
+
+from phyai_core.baselines import cross_fade
 from phyai_core.chunks import find_chunk_fault
-from phyai_core.delay import DelayForecast
+from phyai_core.delay import DelayForecast, explain_degradation
 from phyai_core.execution import Counters, ExecutorConfig
 from phyai_core.metrics import seam
 from phyai_core.types import (
@@ -43,7 +46,7 @@ class _Flight:
     request: InferenceRequest
     first: bool  # nothing was executing at launch: enters at row 0, says nothing about the delay
     previous_base: int | None
-    emitted: int = 0  # actions emitted since the launch, its own tick included
+    emitted: int = 0  # actions emitted since the tick of row 0, that tick included
     ready: ActionChunk | None = None
     ready_ns: int = 0
 
@@ -65,7 +68,10 @@ class RtcExecutor:
         self.spec, self.config = spec, config
         self.counters = Counters()
         self._infer, self._guard, self._now_ns = infer, guard, now_ns
-        self._forecast = DelayForecast(config.delay_window, config.delay_quantile, config.delay_initial)
+        self._forecast = DelayForecast(
+            config.delay_window, config.delay_quantile, config.delay_initial, config.delay_spike_ratio
+        )
+        self._blended = np.array([feature.name not in config.blend_exclude for feature in spec.action])
         self._hold_limit_ticks = max(1, round(config.hold_limit_s / spec.dt_s))
         self._changed = Condition()
         self._epoch = self._seq = 0
@@ -104,6 +110,9 @@ class RtcExecutor:
             adoption = self._adopt(k)
             if obs is not None and self._should_launch():
                 self._launch(k, now_ns, obs)
+                if self.config.instant:
+                    self.step_inference()
+                    adoption = self._adopt(k) or adoption
             return self._emit(k, adoption, obs is not None)
 
     def _skip(self, missed: int) -> None:
@@ -138,17 +147,25 @@ class RtcExecutor:
         delay = k - flight.request.base_tick
         if not flight.first:
             self._forecast.push(delay)
-        entry = 0 if flight.first else (flight.emitted if self.config.late_policy == "consumed" else delay)
+            self.counters.chunks_late += delay > flight.request.delay_forecast
+        entry = 0 if flight.first else max(0, flight.emitted if self.config.late_policy == "consumed" else delay)
         if entry >= len(flight.ready.actions):
             self.counters.chunks_expired += 1
             return None
         left = 0 if self._chunk is None else len(self._chunk.actions) - self._cursor
-        self._chunk, self._cursor = flight.ready, entry
+        self._chunk, self._cursor = self._join(flight.ready, entry), entry
         self._result_fault = None
         self.counters.chunks += 1
         interval = 0 if flight.previous_base is None else flight.request.base_tick - flight.previous_base
-        seam = self._seam(flight.ready.actions[entry])
+        seam = self._seam(self._chunk.actions[entry])
         return Adoption(flight.request, flight.ready_ns, entry, delay, interval, left, seam)
+
+    def _join(self, chunk: ActionChunk, entry: int) -> ActionChunk:
+        if self._chunk is None or not self.config.blend_ticks:
+            return chunk
+        tail = self._chunk.actions[self._cursor :]
+        faded = cross_fade(tail, chunk.actions, entry, self.config.blend_ticks, self._blended)
+        return replace(chunk, actions=faded)
 
     def _seam(self, row: FloatArray) -> float:
         if len(self._rows) < 2:
@@ -166,21 +183,21 @@ class RtcExecutor:
 
     def _launch(self, k: int, now_ns: int, obs: Any) -> None:
         """Leftover, cursor, observation and forecast are taken here together: the prefix cannot slip by a row."""
-        delay = self._forecast.forecast()
+        delay, offset = self._forecast.forecast(), self.config.obs_index_offset
         if self.config.mode == "sync":
             self._chunk = None
-        leftover = None
-        if self._chunk is not None and self._cursor < len(self._chunk.actions):
+        leftover, first = None, self._cursor + offset  # row 0 of the new chunk stands for this row of the old one
+        if self._chunk is not None and first < len(self._chunk.actions):
             leftover = Leftover(
-                latent=self._chunk.latent[self._cursor :],
-                actions=self._chunk.actions[self._cursor :],
+                latent=self._chunk.latent[first:],
+                actions=self._chunk.actions[first:],
                 delay=delay,
-                execution_horizon=self._cursor,
+                execution_horizon=first,
             )
-        request = InferenceRequest(self._epoch, self._seq, k, now_ns, obs, leftover, delay)
+        request = InferenceRequest(self._epoch, self._seq, k + offset, now_ns, obs, leftover, delay)
         self._seq += 1
-        self._flight = _Flight(request, first=self._chunk is None, previous_base=self._base)
-        self._base = k
+        self._flight = _Flight(request, first=self._chunk is None, previous_base=self._base, emitted=-offset)
+        self._base = request.base_tick
         self._pending = request
         self._changed.notify_all()
 
@@ -314,6 +331,16 @@ class RtcExecutor:
     def delay_forecast(self) -> int:
         """Inference delay d expected for the next launch, ticks."""
         return self._forecast.forecast()
+
+    @property
+    def degradation(self) -> str | None:
+        """What the delay forecast forces on the configured execution, as a sentence; None while it can be kept."""
+        if self.config.mode == "sync":
+            return None
+        trained = self.spec.rtc_max_delay if self.config.mode == "trained" else None
+        return explain_degradation(
+            self.spec.action_horizon, self.config.execution_horizon, self.delay_forecast, trained
+        )
 
     @property
     def rows_left(self) -> int:

@@ -33,5 +33,6 @@ class SteppedInference:
         """Compute what the last tick launched."""
         request = self._executor.take_request()
         if request is not None:
-            due = request.base_tick + max(1, self._delay_ticks(request))
+            launch_tick = request.base_tick - self._executor.config.obs_index_offset
+            due = launch_tick + max(1, self._delay_ticks(request))
             self._under_way = (due, request, self._executor.compute(request))

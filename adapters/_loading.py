@@ -93,7 +93,7 @@ def random_parts(
 
 @torch.no_grad()
 def fill_random(network: nn.Module, seed: int) -> None:
-    """Normal random weights of standard deviation RANDOM_STD; layer norms keep weights near 1. The meta device holds none."""
+    """Normal random weights of standard deviation RANDOM_STD; layer norms keep weights near 1. Nothing on meta."""
     if next(network.parameters()).is_meta:
         return
     generator = torch.Generator(next(network.parameters()).device).manual_seed(seed)

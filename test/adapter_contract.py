@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
-from phyai_core.types import Observation
+from phyai_core.engine import Engine
+from phyai_core.rtc import RtcConfig, tables_for
+from phyai_core.types import Leftover, Observation
 
 
 def sample(adapter: Adapter, prefix, noise: Tensor) -> Tensor:
@@ -106,6 +108,23 @@ class AdapterContract(ABC):
             batched = sample(adapter, adapter.encode_prefix(together), noise)
         alone = torch.cat([self.run(adapter, seed, noise[seed : seed + 1]) for seed in range(3)])
         torch.testing.assert_close(batched, alone, atol=self.batch_tolerance, rtol=self.batch_tolerance)
+
+    def test_the_engine_gives_each_robot_its_own_chunk(self, adapter: Adapter) -> None:
+        """Different observations, one robot just reset and two tied to what they execute, alone and in one batch."""
+        spec, engine = adapter.spec, Engine(adapter, torch.device("cpu"), batch_sizes=(1, 4))
+        modes = ("none", *(mode for mode in ("identity", "ramp") if mode in spec.rtc_modes))
+        noise = self.noise(adapter, batch=len(modes)).numpy()
+        rows = noise[0, : spec.action_horizon // 2]
+        leftover = Leftover(rows, rows[:, : spec.action_dim], delay=2, execution_horizon=spec.action_horizon // 2)
+        requests = [
+            (self.make_observation(seed), tables_for(RtcConfig(mode), spec, leftover if seed else None), noise[seed])
+            for seed, mode in enumerate(modes)
+        ]
+        together = engine.run([engine.preprocess(*request) for request in requests])
+        for request, result in zip(requests, together, strict=True):
+            alone = engine.infer(*request)
+            np.testing.assert_allclose(result.latent, alone.latent, atol=self.batch_tolerance)
+            assert result.actions.shape == (spec.action_horizon, spec.action_dim)
 
     def test_a_missing_or_unknown_camera_is_named(self, adapter: Adapter) -> None:
         if not adapter.spec.cameras:

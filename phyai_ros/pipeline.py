@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Action, Command, Fault, Reason
-from phyai_ros.inputs import Inputs
-from phyai_ros.mailbox import Sample
-from phyai_ros.outputs.base import Output
+from phyai_ros.mailbox import Mailbox, Sample
+
+if TYPE_CHECKING:
+    from phyai_ros.outputs.base import Output
 
 DISABLED = Fault(Reason.DISABLED, "waiting for ~/enable to be true")
 CLOSING = Fault(Reason.INACTIVE, "the node is being deactivated")
@@ -39,16 +41,17 @@ class Pipeline:
     def __init__(
         self,
         executor: RtcExecutor,
-        inputs: Inputs,
+        inputs: Mailbox,
         output: Output,
         timekeeper: Timekeeper,
         ros_now_ns: Callable[[], int],
         on_command: Callable[[Command, int], None],
         on_chunk: Callable[[Command, ChunkTiming, int], None],
         require_enable: bool = False,
+        steady_now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._executor, self._inputs, self._output = executor, inputs, output
-        self._timekeeper, self._ros_now_ns = timekeeper, ros_now_ns
+        self._timekeeper, self._ros_now_ns, self._steady_now_ns = timekeeper, ros_now_ns, steady_now_ns
         self._on_command, self._on_chunk = on_command, on_chunk
         self._require_enable = require_enable
         self._enabled = not require_enable
@@ -74,7 +77,7 @@ class Pipeline:
             self._seed(sample, stamp_ns)
         fault = self._standing_fault() or sample.fault
         counted = missed if self._output.self_advancing else 0
-        command = self._executor.tick(k, time.monotonic_ns(), sample.obs if self._seeded else None, fault, counted)
+        command = self._executor.tick(k, self._steady_now_ns(), sample.obs if self._seeded else None, fault, counted)
         self._drive(command, stamp_ns, lateness_s)
         self.record = TickRecord(command, sample, self._output_rests)
         if self._closing and self._output_rests:
@@ -93,7 +96,7 @@ class Pipeline:
             return
         if command.action is not Action.RUN:
             return
-        published_ns = time.monotonic_ns()
+        published_ns = self._steady_now_ns()
         self._on_command(command, stamp_ns)
         if command.adopted:
             counters = self._executor.counters

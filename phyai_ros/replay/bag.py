@@ -1,0 +1,155 @@
+"""Recorded messages, one after the other: rosbag2 folders (sqlite3, mcap; compressed; split) and single files.
+
+Only one message, or one chunk of an mcap file, is in memory at a time. Whatever is wrong with a file becomes one
+sentence (ValueError).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rosbags.interfaces import Connection
+from rosbags.rosbag2 import Reader, ReaderError
+
+from phyai_ros.replay.bag_types import TypeBook
+
+SUFFIXES = (".mcap", ".db3")
+CDR = "cdr"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a bag says about one topic. `problem` says why its messages cannot be read; empty where they can."""
+
+    name: str
+    type: str  # for example sensor_msgs/msg/Image
+    count: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class BagMessage:
+    """One message. `log_ns` is when the recorder got it: nanoseconds since the epoch, or what it took for ROS time."""
+
+    topic: str
+    type: str
+    log_ns: int
+    msg: Any
+
+
+class Bag:
+    """A bag that is open for reading; use as a context manager.
+
+    `renamed` {name in the bag: name to read it under} is applied before anything else. Raises ValueError where the bag
+    is missing, damaged or empty, saying what to do.
+    """
+
+    def __init__(self, path: Path, renamed: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._renamed = dict(renamed or {})
+        self._reader = _find_reader(path)
+        self._types = TypeBook()
+
+    def __enter__(self) -> Bag:
+        with _damage_as_sentence(self.path):
+            self._reader.open()
+        if not self._reader.message_count:
+            self._reader.close()
+            raise ValueError(f"{self.path} holds no messages; check that the recorder saw the topics.")
+        self._check_renamed()
+        self.start_ns, self.end_ns = self._reader.start_time, self._reader.end_time - 1
+        self.count: int = self._reader.message_count
+        self.topics = self._list_topics()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    @property
+    def duration_s(self) -> float:
+        """From the first message to the last one."""
+        return (self.end_ns - self.start_ns) * 1e-9
+
+    def since_start_s(self, log_ns: int) -> float:
+        """Bag time: seconds since the first message."""
+        return (log_ns - self.start_ns) * 1e-9
+
+    def messages(self, topics: Collection[str] | None = None) -> Iterator[BagMessage]:
+        """All readable messages of `topics` (None: of every topic) in the order in which they were recorded."""
+        connections = [
+            connection
+            for connection in self._reader.connections
+            if not self.topics[name := self._name(connection)].problem and (topics is None or name in topics)
+        ]
+        if not connections:
+            return
+        records = self._reader.messages(connections)
+        while True:
+            with _damage_as_sentence(self.path):
+                record = next(records, None)
+            if record is None:
+                return
+            connection, log_ns, raw = record
+            with _damage_as_sentence(self.path):
+                msg = self._types.decode(connection, raw)
+            yield BagMessage(self._name(connection), connection.msgtype, log_ns, msg)
+
+    def _name(self, connection: Connection) -> str:
+        return self._renamed.get(connection.topic, connection.topic)
+
+    def _list_topics(self) -> dict[str, Topic]:
+        topics: dict[str, Topic] = {}
+        for connection in self._reader.connections:
+            name = self._name(connection)
+            problem = self._types.learn(connection)
+            before = topics.get(name)
+            if before is not None and before.type != connection.msgtype:
+                problem = f"comes with two types, {before.type} and {connection.msgtype}"
+            count = connection.msgcount + (before.count if before else 0)
+            topics[name] = Topic(name, connection.msgtype, count, problem or (before.problem if before else ""))
+        return dict(sorted(topics.items()))
+
+    def _check_renamed(self) -> None:
+        there = {connection.topic for connection in self._reader.connections}
+        unknown = sorted(set(self._renamed) - there)
+        if unknown:
+            self._reader.close()
+            raise ValueError(
+                f"--remap names {', '.join(unknown)}, which is not in {self.path}; it holds {', '.join(sorted(there))}."
+            )
+
+
+def _find_reader(path: Path) -> Reader:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; give a rosbag2 folder, or an .mcap or .db3 file.")
+    if path.is_dir() and not (path / "metadata.yaml").is_file():
+        files = sorted(file.name for file in path.iterdir() if file.suffix in SUFFIXES)
+        fix = (
+            f"give one of its files ({', '.join(files)}), or run ros2 bag reindex" if files else "give a rosbag2 folder"
+        )
+        raise ValueError(f"{path} has no metadata.yaml: not a rosbag2 folder, or its recording was cut short; {fix}.")
+    if path.is_file() and path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} is not a bag; allowed is a rosbag2 folder, or a file ending in .mcap or .db3.")
+    return Reader(path)
+
+
+@contextmanager
+def _damage_as_sentence(path: Path):
+    """The parsers of bag formats raise all kinds of errors on damaged bytes; to the user they mean one thing."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error) if isinstance(error, ReaderError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} cannot be read: {reason.rstrip('.')}. {_advise(path, reason)}") from error
+
+
+def _advise(path: Path, reason: str) -> str:
+    if "missing" in reason and "files" in reason:
+        return "Copy the missing files beside metadata.yaml, or give the files that exist one by one."
+    if path.suffix == ".mcap" or any(path.glob("*.mcap")):
+        return "Where the recording was cut short, mcap recover FILE -o NEW.mcap saves what was written."
+    return "Copy the recording again; a cut-short .db3 file can be repaired with sqlite3 FILE .recover."

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,7 +20,13 @@ from phyai_ros.cli.host import host_facts, host_line
 from phyai_ros.cli.summary import make_table, summarise, write_json
 from phyai_ros.run_record import load_record, save_record
 
+if TYPE_CHECKING:
+    from phyai_ros.cli.demo_run import DemoOptions
+    from phyai_ros.cli.demo_view import Scene
+    from phyai_ros.cli.recording import Recorder
+
 DEFAULT_FOLDER = Path("out/demo")
+SAME_CONDITIONS = ("seed", "inject_delay_s")  # of runs that may stand in one picture
 
 
 class Mode(str, Enum):
@@ -47,7 +54,9 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures; with --compare one file per mode")
     ] = None,
-    plots: Annotated[Path, typer.Option(help="Folder for pictures, data and logs")] = DEFAULT_FOLDER,
+    plots: Annotated[
+        Path, typer.Option(help="Folder for pictures, data and logs; runs of other modes found in it are drawn too")
+    ] = DEFAULT_FOLDER,
     min_successes: Annotated[int, typer.Option(min=0, help="Exit with 1 below so many successes")] = 0,
 ) -> None:
     """Drive the simulated robot with the built-in policy, live, and show what real-time chunking does."""
@@ -62,22 +71,22 @@ def demo(
         options = DemoOptions(current.value, episodes, seed, inject_delay, tuple(param or []))
         summaries.append(run_mode(options, plots, headless or not console.is_terminal, console))
         if json_file is not None:
-            write_json(
-                json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file, summaries[-1]
-            )
-    console.print(make_table(summaries, f"{episodes} episodes, seed {seed}, inference slowed by {inject_delay:g} s"))
-    for path in draw_plots(plots):
+            target = json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file
+            write_json(target, summaries[-1])
+    console.print(make_table(summaries, f"episodes: {episodes}, seed: {seed}, inference slowed by {inject_delay:g} s"))
+    for path in draw_plots(plots, summaries[-1]):
         console.print(f"wrote {path}", markup=False, highlight=False)
     worst = min(summary["successes"] for summary in summaries)
     if worst < min_successes:
         raise CommandFailed(f"{worst} of {episodes} episodes succeeded, fewer than the {min_successes} asked for")
 
 
-def run_mode(options: Any, folder: Path, headless: bool, console: Console) -> dict[str, Any]:
+def run_mode(options: DemoOptions, folder: Path, headless: bool, console: Console) -> dict[str, Any]:
     """One run; its record is kept in `folder` for the plots. Returns its figures."""
-    from phyai_ros.cli.demo_run import run_demo
+    from phyai_ros.cli.demo_run import enter_own_graph, run_demo
 
-    with sigterm_as_interrupt(), view(options, headless, console) as show:
+    domain = enter_own_graph(folder / "logs")
+    with sigterm_as_interrupt(), view(options, domain, headless, console) as show:
         record = run_demo(options, folder / "logs", show, with_images=not headless)
     more = {"seed": options.seed, "inject_delay_s": options.inject_delay_s, **host_facts()}
     summary = summarise(record) | more
@@ -87,12 +96,12 @@ def run_mode(options: Any, folder: Path, headless: bool, console: Console) -> di
 
 
 @contextmanager
-def view(options: Any, headless: bool, console: Console):
+def view(options: DemoOptions, domain: str, headless: bool, console: Console) -> Iterator[Callable[[Recorder], None]]:
     """Gives the function that shows progress: a live view on a terminal, a line per episode otherwise."""
     from phyai_ros.cli.demo_view import Scene, render
 
     delay = f", inference slowed by {options.inject_delay_s:g} s" if options.inject_delay_s else ""
-    scene = Scene(f"phyai_ros demo: mode {options.mode}{delay}", options.episodes)
+    scene = Scene(f"phyai_ros demo: mode {options.mode}{delay}, ROS_DOMAIN_ID={domain}", options.episodes)
     if headless:
         console.print(scene.title, highlight=False)
         yield EpisodeLines(scene, console).show
@@ -104,11 +113,11 @@ def view(options: Any, headless: bool, console: Console):
 class EpisodeLines:
     """Prints a line when an episode has ended."""
 
-    def __init__(self, scene: Any, console: Console) -> None:
+    def __init__(self, scene: Scene, console: Console) -> None:
         self._scene, self._console = scene, console
         self._printed = 0
 
-    def show(self, recorder: Any) -> None:
+    def show(self, recorder: Recorder) -> None:
         for episode in recorder.episodes[self._printed :]:
             took = f"{episode.end_s - episode.start_s:.1f} s"
             line = f"episode {episode.number} of {self._scene.episodes}: {episode.outcome} after {took}"
@@ -116,15 +125,16 @@ class EpisodeLines:
         self._printed = len(recorder.episodes)
 
 
-def draw_plots(folder: Path) -> list[Path]:
-    """Draw every run kept in `folder`, this one and the last of each other mode. Returns the pictures."""
+def draw_plots(folder: Path, like: dict[str, Any]) -> list[Path]:
+    """Draw the runs kept in `folder` that were made under the conditions of `like`. Returns the pictures."""
     from phyai_ros.plots import Run, plot_chunks, plot_command, save
     from phyai_ros.roofline_plot import plot_roofline
 
     runs = []
     for data in sorted(folder.glob("run_*.npz")):
         summary = json.loads(data.with_suffix(".json").read_text())
-        runs.append(Run(load_record(data), summary, host_line(summary)))
+        if all(summary[name] == like[name] for name in SAME_CONDITIONS):
+            runs.append(Run(load_record(data), summary, host_line(summary)))
     figures = {"command": plot_command(runs), "chunks": plot_chunks(runs), "roofline": plot_roofline(runs)}
     paths = {folder / f"{name}.png": figure for name, figure in figures.items() if figure is not None}
     for path, figure in paths.items():

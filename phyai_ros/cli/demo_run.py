@@ -36,9 +36,10 @@ class DemoOptions:
 def run_demo(
     options: DemoOptions, logs: Path, show: Callable[[Recorder], None], with_images: bool = False
 ) -> RunRecord:
-    """Run it to its end; `show` is called several times a second. Raises CommandFailed saying what went wrong."""
-    logs.mkdir(parents=True, exist_ok=True)
-    os.environ.update(demo_environment(logs))
+    """Run it to its end; `show` is called several times a second. Raises CommandFailed saying what went wrong.
+
+    Call `enter_own_graph` before.
+    """
     with ExitStack() as running:
         simulator = Child("sim_robot", simulator_arguments(options), os.environ, logs / f"sim_robot_{options.mode}.log")
         running.callback(simulator.stop)
@@ -56,9 +57,11 @@ def run_demo(
         return recorder.freeze()
 
 
-def demo_environment(logs: Path) -> dict[str, str]:
-    """A ROS graph of our own, unless the user has chosen one."""
-    return private_graph(logs.resolve(), share_folder() / "config" / "fastdds_shm.xml", os.environ)
+def enter_own_graph(logs: Path) -> str:
+    """Put this process and its children in a ROS graph of their own, unless the user chose one; returns its domain."""
+    logs.mkdir(parents=True, exist_ok=True)
+    os.environ.update(private_graph(logs.resolve(), share_folder() / "config" / "fastdds_shm.xml", os.environ))
+    return os.environ["ROS_DOMAIN_ID"]
 
 
 def share_folder() -> Path:

@@ -104,8 +104,10 @@ def test_the_recorder_keeps_what_the_topics_said(graph):
     report = {"episode": 1, "outcome": "success", "start_ns": now_ns, "end_ns": None, "real_time_factor": 1.0}
     episodes.publish(String(data=json.dumps(report | {"outcome": "running"})))
     episodes.publish(String(data=json.dumps(report | {"end_ns": now_ns + 2_000_000_000})))
-    graph.spin_until(lambda: recorder.wait_for_episode(0, 0.0) and recorder.status.state == "inactive")
-    graph.spin_until(lambda: len(recorder.freeze().chunk_actions) and recorder.timing)
+    graph.spin_until(lambda: recorder.wait_for_episode(0, 0.0))
+    graph.spin_until(lambda: recorder.status and recorder.status.state == "inactive")
+    graph.spin_until(lambda: recorder.timing and len(recorder.freeze().chunk_actions))
+    graph.spin_until(lambda: len(recorder.freeze().command_rows))
     record = recorder.freeze()
     assert record.joint_names == ("yaw", "elbow") and record.dt_s == 0.04 and record.rtc_mode == "identity"
     np.testing.assert_allclose(record.command_rows, [[0.1, 0.2]])

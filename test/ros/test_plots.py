@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from phyai_ros.cli.summary import summarise
+from phyai_ros.cli.demo import draw_plots
+from phyai_ros.cli.summary import summarise, write_json
 from phyai_ros.plots import MODE_COLOURS, Run, plot_chunks, plot_command, save
 from phyai_ros.roofline_plot import plot_roofline, x_at_p99
+from phyai_ros.run_record import save_record
 from ros.fake_runs import DT_S, HORIZON, empty_record, make_record
 
 MADE = "test machine, 2 cores, 2026-01-01"
@@ -79,3 +81,15 @@ def test_a_run_without_chunks_draws_no_commands_and_an_empty_roofline(tmp_path):
     assert plot_command([run]) is None and plot_chunks([run]) is None
     save(plot_roofline([run]), tmp_path / "new" / "roofline.png")
     assert imread(tmp_path / "new" / "roofline.png").ndim == 3
+
+
+def test_only_runs_under_the_same_conditions_share_a_picture(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("phyai_ros.plots.plot_command", lambda runs: drawn.extend(run.mode for run in runs))
+    for mode, delay_s in (("rtc", 0.24), ("none", 0.24), ("sync", 0.0)):
+        record = make_record(mode)
+        save_record(record, tmp_path / f"run_{mode}.npz")
+        write_json(tmp_path / f"run_{mode}.json", summarise(record) | {"seed": 0, "inject_delay_s": delay_s})
+    pictures = draw_plots(tmp_path, {"seed": 0, "inject_delay_s": 0.24})
+    assert sorted(drawn) == ["none", "rtc"]
+    assert [path.name for path in pictures] == ["chunks.png", "roofline.png"]

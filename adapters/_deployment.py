@@ -25,7 +25,7 @@ CHOICES = {
     "vision_dtype": ("float32", "bfloat16"),
     "rope_inv_freq": INV_FREQ,
 }
-RTC_MODES = ("none", "identity", "hard", "ramp")
+RTC_MODES = ("none", "identity", "fd", "fd_lagged", "hard", "ramp")
 
 
 @dataclass(frozen=True)

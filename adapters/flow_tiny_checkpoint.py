@@ -18,6 +18,7 @@ from phyai_core.types import CameraSpec, Feature, PolicySpec
 SPEC_FILE = "flow_tiny.json"
 WEIGHTS_FILE = "flow_tiny.safetensors"
 FORMAT = 1
+UNTRAINED_MODES = ("none", "identity", "fd", "fd_lagged", "vjp", "hard", "ramp")
 BOTH_FILES = f"give a folder that holds {SPEC_FILE} and {WEIGHTS_FILE}"
 
 
@@ -39,6 +40,7 @@ class FlowTinyConfig:
     condition: int = 192
     width: int = 256
     blocks: int = 4
+    rtc_max_delay: int = 0  # ticks; above 0: trained to continue up to so many rows that are given clean
     format: int = FORMAT
     training: dict[str, Any] = field(default_factory=dict)  # how it was made: seeds, steps, data
     measured: dict[str, Any] = field(default_factory=dict)  # how it does: success, where and when it was measured
@@ -62,7 +64,8 @@ class FlowTinyConfig:
             action=self.action,
             latent_dim=self.action_dim,
             num_denoise_steps=self.denoise_steps,
-            rtc_modes=("none", "identity", "hard", "ramp"),
+            rtc_modes=(*UNTRAINED_MODES, "trained") if self.rtc_max_delay else UNTRAINED_MODES,
+            rtc_max_delay=self.rtc_max_delay,
         )
 
 

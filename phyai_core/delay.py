@@ -89,7 +89,7 @@ def explain_degradation(horizon: int, s_min: int, delay: int, trained_delay: int
     if delay > s_min:
         return (
             f"inference takes {delay} ticks, more than the execution horizon {s_min}: "
-            f"chunks are executed for {delay} rows, and the soft mask ends at row {horizon - delay}"
+            f"chunks are executed for {delay} rows, and the next one can continue {horizon - delay} of them"
         )
     if s_min > horizon - delay:
         return (

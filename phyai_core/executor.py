@@ -335,7 +335,7 @@ class RtcExecutor:
     @property
     def degradation(self) -> str | None:
         """What the delay forecast forces on the configured execution, as a sentence; None while it can be kept."""
-        if self.config.mode == "sync":
+        if self.config.mode in ("sync", "ensemble"):
             return None
         trained = self.spec.rtc_max_delay if self.config.mode == "trained" else None
         return explain_degradation(

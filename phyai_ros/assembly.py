@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from phyai_adapters import load_adapter
+from phyai_core.baselines import MAX_BLEND_TICKS, TemporalEnsemble
 from phyai_core.engine import Engine, resolve_device
 from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
-from phyai_core.rtc import RtcConfig
+from phyai_core.rtc import GRADIENT_MODES, RtcConfig
 from phyai_core.types import PolicySpec
 from phyai_ros.chunk_guard import ChunkGuard
 from phyai_ros.endpoints import create_publisher
@@ -24,7 +26,7 @@ from phyai_ros.joints import robot_joint_names
 from phyai_ros.outputs import load_output
 from phyai_ros.outputs.base import Output, OutputConfig
 from phyai_ros.settings import Settings
-from phyai_ros.spec_checks import check_against_spec
+from phyai_ros.spec_checks import ALWAYS_POSSIBLE, check_against_spec
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 class LoadedPolicy:
     """A policy that has run once, and the settings with everything left to the policy filled in.
 
-    `latency_s` is the largest of the warm-up but the first, the injected delay included; NaN without a warm-up.
+    `latency_s` is the p99 of the warm-up but the first, the injected delay included; NaN without a warm-up.
     """
 
     engine: Engine
@@ -55,10 +57,13 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     adapter = load_adapter(settings.inference.adapter, checkpoint, device)
     settings = check_against_spec(settings, adapter.spec)
     adapter.spec = replace(adapter.spec, num_denoise_steps=settings.inference.num_denoise_steps)
-    engine = Engine(adapter, device)
+    mode = settings.rtc.mode
+    engine = Engine(adapter, device, guidance=mode if mode in GRADIENT_MODES else None)
     seconds = engine.warm_up(settings.inference.warmup_runs)
-    latency_s = max(seconds[1:] or seconds, default=math.nan) + settings.inference.inject_delay_s
+    latency_s = math.nan
     if seconds:
+        p99_s = float(np.quantile(seconds[1:] or seconds, 0.99, method="higher"))
+        latency_s = p99_s + settings.inference.inject_delay_s
         log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, then at most {latency_s * 1e3:.1f} ms")
     return LoadedPolicy(engine, settings, latency_s)
 
@@ -67,10 +72,11 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
     settings, spec = policy.settings, policy.spec
     rtc, seed = settings.rtc, settings.inference.seed
     conditioning = RtcConfig(
-        mode="none" if rtc.mode == "sync" else rtc.mode,
+        mode="none" if rtc.mode in ALWAYS_POSSIBLE else rtc.mode,
         schedule=rtc.schedule,
         mask_ext=None if rtc.mask_ext == "full" else rtc.mask_ext,
         max_guidance_weight=rtc.max_guidance_weight or None,
+        exclude=rtc.exclude,
     )
     infer = PolicyInference(
         policy.engine,
@@ -79,15 +85,21 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
         seed=secrets.randbits(31) if seed < 0 else seed,
         inject_delay_s=settings.inference.inject_delay_s,
     )
+    if rtc.mode == "ensemble":
+        infer = TemporalEnsemble(infer)
     config = ExecutorConfig(
         mode=rtc.mode,
-        execution_horizon=rtc.execution_horizon,
+        execution_horizon=1 if rtc.mode == "ensemble" else rtc.execution_horizon,
         delay_window=rtc.delay_window,
         delay_quantile=rtc.delay_quantile,
         delay_initial=rtc.delay_initial or forecast_delay(policy),
         hold_limit_s=settings.executor.hold_limit_s,
         hang_after_s=settings.inference.hang_after_s,
         late_policy=settings.executor.late_policy,
+        delay_spike_ratio=rtc.delay_spike_ratio,
+        obs_index_offset=rtc.obs_index_offset,
+        blend_ticks=MAX_BLEND_TICKS if rtc.mode == "blend" else 0,
+        blend_exclude=rtc.exclude,
     )
     guard = ChunkGuard(robot_joint_names(settings.joints, spec), spec.dt_s, settings.limits, settings.start)
     return RtcExecutor(spec, config, infer, guard)
@@ -98,6 +110,19 @@ def forecast_delay(policy: LoadedPolicy) -> int:
     if math.isnan(policy.latency_s):
         return 1
     return max(1, min(math.ceil(policy.latency_s / policy.spec.dt_s), policy.spec.action_horizon // 2))
+
+
+def check_latency(policy: LoadedPolicy) -> None:
+    """Raise ValueError when inference is so slow that the running chunk would end before the next one is there."""
+    rtc, horizon, dt_s = policy.settings.rtc, policy.spec.action_horizon, policy.spec.dt_s
+    allowed_s = (horizon - rtc.execution_horizon) * dt_s
+    if rtc.mode == "sync" or not policy.latency_s > allowed_s:
+        return
+    raise ValueError(
+        f"inference takes {policy.latency_s:.3f} s (p99 of the warm-up); allowed is {allowed_s:.3f} s, the "
+        f"{horizon} - {rtc.execution_horizon} rows of {dt_s:g} s that are left after rtc.execution_horizon. Lower it, "
+        "make inference faster, or set rtc.mode to sync."
+    )
 
 
 def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rclpy.node import Node
 
 DIAGNOSTICS_PERIOD_S = 1.0
+LOG_PERIOD_S = 10.0  # of remarks that may change with every chunk
 WAITING = frozenset({Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET})
 LEVELS = {
     "running": DiagnosticStatus.OK,
@@ -68,6 +69,7 @@ class Reporter:
         self._diagnostics = create_publisher(node, DiagnosticArray, "/diagnostics")
         self._logged: tuple[str, Reason] | None = None
         self._diagnosed_ns = 0
+        self._degradation: str | None = None
         self._last_timing: ChunkTiming | None = None
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
         self._inputs = inputs
@@ -85,7 +87,7 @@ class Reporter:
         state = name_state(record)
         status = self._make_status(state, record, tick_errors_s, prompt)
         self._status.publish(status)
-        changed = self._log_change(status)
+        changed = self._log_change(status) | self._log_degradation()
         now_ns = self._node.get_clock().now().nanoseconds
         if changed or abs(now_ns - self._diagnosed_ns) >= DIAGNOSTICS_PERIOD_S * 1e9:
             self._diagnosed_ns = now_ns
@@ -149,12 +151,24 @@ class Reporter:
             self._node.get_logger().warning(line)
         return True
 
+    def _log_degradation(self) -> bool:
+        before, self._degradation = self._degradation, self._executor.degradation
+        if before == self._degradation:
+            return False
+        if self._degradation is None:
+            self._node.get_logger().info("rtc: the configured execution horizon is kept again")
+        else:
+            self._node.get_logger().warning(f"rtc: {self._degradation}", throttle_duration_sec=LOG_PERIOD_S)
+        return True
+
     def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:
         warnings = {**self.warnings, **{f"warning_{i}": text for i, text in enumerate(self._inputs.warnings)}}
+        warnings |= {"warning_rtc": self._degradation} if self._degradation else {}
         values = {
             "reason": status.reason,
             "epoch": status.epoch,
             "chunks": status.chunks,
+            "chunks_late": self._executor.counters.chunks_late,
             "starved_ticks": status.starved_ticks,
             "missed_ticks": status.missed_ticks,
             "stops": status.stops,

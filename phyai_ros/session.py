@@ -13,7 +13,7 @@ from std_srvs.srv import Trigger
 from phyai_core.clock import NS_PER_S, SteadyClock
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
-from phyai_ros.assembly import build_executor, build_output, load_policy
+from phyai_ros.assembly import build_executor, build_output, check_latency, load_policy
 from phyai_ros.control_loop import ControlLoop
 from phyai_ros.endpoints import create_subscription
 from phyai_ros.inference_thread import InferenceThread
@@ -35,7 +35,7 @@ class Session:
     def __init__(self, node: LifecycleNode, settings: Settings) -> None:
         self._node = node
         with ExitStack() as made:
-            policy = load_policy(settings, node.get_logger().info)
+            self._policy = policy = load_policy(settings, node.get_logger().info)
             self._settings, self._spec = policy.settings, policy.spec
             self._executor = build_executor(policy)
             self._inputs = Inputs(node, self._settings, self._spec)
@@ -90,7 +90,11 @@ class Session:
         return response
 
     def activate(self) -> None:
-        """Start the threads and begin to publish. On an error everything started is stopped again."""
+        """Start the threads and begin to publish. On an error everything started is stopped again.
+
+        Raises ValueError when the warm-up was too slow for the execution horizon.
+        """
+        check_latency(self._policy)
         with ExitStack() as running:
             self._pipeline.begin()
             realtime = RealtimeScope(self._settings.realtime)

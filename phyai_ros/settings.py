@@ -47,10 +47,14 @@ class Inference(Group):
 class Rtc(Group):
     """Real-time chunking: how a new chunk continues the running one."""
 
-    mode: Literal["none", "identity", "sync"] = entry(
+    mode: Literal[
+        "none", "identity", "fd", "fd_lagged", "hard", "ramp", "trained", "vjp", "blend", "ensemble", "sync"
+    ] = entry(
         "identity",
-        "none: chunks are swapped as they come; identity: guided by the rest of the running chunk; "
-        "sync: the robot waits for each inference (a baseline)",
+        "none: chunks are swapped as they come; identity: guided by the rest of the running chunk; fd, fd_lagged, vjp: "
+        "guided by a gradient, for one more forward per denoise step, a batch of two, or a backward pass; hard: frozen "
+        "rows are painted in; ramp: rows start from the running chunk; trained: for checkpoints trained for it; blend: "
+        "cross-fade over two ticks; ensemble: mean of all chunks; sync: the robot waits for each inference",
     )
     execution_horizon: int = entry(
         0, "Ticks between two launches at least (s); 0: half the action horizon", "ticks", ge=0, le=1000
@@ -62,8 +66,15 @@ class Rtc(Group):
     max_guidance_weight: float = entry(
         0.0, "Upper limit of the guidance weight; 0: the number of denoise steps", ge=0, le=1000
     )
+    exclude: tuple[str, ...] = entry((), "The policy's actions that are not conditioned, for example a gripper")
+    obs_index_offset: int = entry(
+        0, "Tick that row 0 of a chunk belongs to, counted from its observation, as in training", "ticks", ge=0, le=1
+    )
     delay_window: int = entry(10, "Counted delays that the forecast of the inference delay uses", ge=1, le=1000)
     delay_quantile: float = entry(1.0, "Quantile of these delays taken as the forecast; 1: the largest", gt=0, le=1)
+    delay_spike_ratio: float = entry(
+        3.0, "A single delay more than so many times the next largest counts for one chunk only", ge=1, le=1000
+    )
     delay_initial: int = entry(
         0, "Forecast before any delay was counted; 0: from the latency of the warm-up", "ticks", ge=0, le=1000
     )
@@ -73,8 +84,10 @@ class Executor(Group):
     """What happens when no action is left."""
 
     hold_limit_s: float = entry(0.2, "Longest hold before the braking stop", "s", ge=0, le=60)
-    late_policy: Literal["consumed"] = entry(
-        "consumed", "A late chunk enters at the count of actions emitted since its launch"
+    late_policy: Literal["consumed", "time"] = entry(
+        "consumed",
+        "Where a chunk enters that came after the last one had ended. consumed: at the count of actions emitted since "
+        "its launch, where the robot stopped; time: at the row of the present tick, for what moves on meanwhile",
     )
 
 

@@ -11,7 +11,7 @@ from phyai_ros.parameters import ParameterError, Problem
 from phyai_ros.settings import Settings
 
 # Modes of the executor alone: no support by the policy is needed.
-ALWAYS_POSSIBLE = ("none", "sync")
+ALWAYS_POSSIBLE = ("none", "blend", "ensemble", "sync")
 
 
 def check_against_spec(settings: Settings, spec: PolicySpec) -> Settings:
@@ -51,6 +51,13 @@ def _rtc(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
         yield Problem("rtc.execution_horizon", rtc.execution_horizon, allowed, "set a value in this range")
     if rtc.mask_ext != "full" and rtc.mask_ext > horizon:
         yield Problem("rtc.mask_ext", rtc.mask_ext, f"full, or 0 to {horizon} rows", "set full, or fewer rows")
+    names = [feature.name for feature in spec.action]
+    if not set(rtc.exclude) <= set(names):
+        allowed = f"actions of {spec.name}: {', '.join(names)}"
+        yield Problem("rtc.exclude", list(rtc.exclude), allowed, "name these, or leave it empty")
+    elif rtc.exclude and rtc.mode == "trained":
+        allowed = "empty with rtc.mode trained, whose policy was trained to continue whole rows"
+        yield Problem("rtc.exclude", list(rtc.exclude), allowed, "leave it empty, or choose another mode")
 
 
 def _cameras(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:

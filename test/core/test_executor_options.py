@@ -41,7 +41,7 @@ def test_instant_inference_enters_at_row_zero_in_the_tick_of_its_observation():
     ("delay", "s_min", "words"),
     [
         (4, 8, None),
-        (10, 8, "executed for 10 rows, and the soft mask ends at row 22"),
+        (10, 8, "executed for 10 rows, and the next one can continue 22"),
         (10, 24, "24 of 32 rows cannot be executed before the next launch: chunks are executed for 21 rows"),
         (18, 8, "more than half of the 32 rows of a chunk: the robot holds"),
     ],

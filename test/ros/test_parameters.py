@@ -84,7 +84,7 @@ def test_types_guessed_by_yaml_and_launch_are_converted_where_nothing_is_lost(na
         ("inference.checkpoint", 12300000.0, "text"),
         ("prompt", 483, "text"),
         ("inference.device", "gpu", "cpu, cuda or cuda:N"),
-        ("rtc.mode", "identty", "none, identity or sync"),
+        ("rtc.mode", "identty", "none, identity, fd, fd_lagged, hard, ramp, trained, vjp, blend, ensemble or sync"),
         ("rtc.delay_window", 1.5, "an integer, 1 to 1000"),
         ("rtc.delay_initial", True, "an integer, 0 to 1000 ticks"),
         ("inputs.max_age_s", -1.0, "above 0 up to 60 s"),
@@ -155,6 +155,7 @@ def test_what_is_left_to_the_policy_is_filled_in():
         ("rtc.execution_horizon", {"rtc.execution_horizon": 3, "rtc.delay_initial": 4}, "4 to 28 ticks"),
         ("rtc.delay_initial", {"rtc.delay_initial": 17}, "1 to 16 ticks"),
         ("rtc.mask_ext", {"rtc.mask_ext": 33}, "0 to 32 rows"),
+        ("rtc.exclude", {"rtc.exclude": ["gripper"]}, "actions of three_joints: yaw, shoulder, elbow"),
         ("joints.names", {"joints.names": ["a", "b"]}, "yaw, shoulder, elbow"),
         ("output.joints", {"output.joints": ["yaw", "shoulder", "wrist"]}, "yaw, shoulder, elbow"),
         ("output.rate_hz", {"output.type": "forward_command", "output.rate_hz": 20.0}, "25 Hz"),
@@ -172,7 +173,7 @@ def test_settings_that_contradict_the_policy_are_named(name, changes, part):
 
 
 def test_a_mode_or_an_action_kind_the_policy_lacks_is_named():
-    assert "none, sync with" in mismatch_of({}, "rtc.mode", replace(SPEC, rtc_modes=("none",)))
+    assert "none, blend, ensemble, sync with" in mismatch_of({}, "rtc.mode", replace(SPEC, rtc_modes=("none",)))
     velocities = replace(SPEC, action=tuple(Feature(name, "velocity", "rad/s") for name in JOINTS))
     assert "velocity" in mismatch_of({}, "inference.adapter", velocities)
     steps = {"inference.num_denoise_steps": 4}
@@ -230,7 +231,7 @@ def test_values_set_at_run_time_are_judged_and_good_ones_count_at_the_next_read(
     node, server = make_server(graph, ROOT / TEMPLATE_PATH)
     server.read()
     bad, good = node.set_parameters([Parameter("rtc.mode", value="identty"), Parameter("rtc.mode", value="sync")])
-    assert not bad.successful and "Allowed: none, identity or sync" in bad.reason
+    assert not bad.successful and "Allowed: none, identity, fd" in bad.reason
     assert good.successful and server.read().rtc.mode == "sync"
 
 

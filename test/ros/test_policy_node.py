@@ -86,6 +86,28 @@ def test_a_failed_configure_can_be_retried():
         rig.start().wait_for_state("running")
 
 
+def test_inference_too_slow_for_the_execution_horizon_fails_activate(capfd):
+    with PolicyRig(**{"inference.inject_delay_s": 0.75}) as rig:
+        assert rig.node.trigger_configure().name == "SUCCESS"
+        assert rig.node.trigger_activate().name == "FAILURE"
+        assert "allowed is 0.720 s, the 24 - 6 rows" in capfd.readouterr().err
+        assert not rig.robot.heard["trajectory"] and not rig.robot.heard["status"]
+
+
+def test_a_delay_beyond_the_execution_horizon_is_said_in_diagnostics():
+    with PolicyRig(**{"inference.inject_delay_s": 0.32}) as rig:
+        rig.start().wait_for_state("running")
+        values = {}
+
+        def told() -> bool:
+            for message in rig.robot.heard["diagnostics"]:
+                values.update({pair.key: pair.value for pair in message.status[0].values})
+            return "warning_rtc" in values
+
+        rig.wait(told, "remark on the delay")
+        assert "more than the execution horizon 6" in values["warning_rtc"]
+
+
 def test_camera_stops_then_comes_back():
     with PolicyRig() as rig:
         rig.start().wait_for_state("running")

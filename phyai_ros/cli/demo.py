@@ -57,6 +57,9 @@ def demo(
     plots: Annotated[
         Path, typer.Option(help="Folder for pictures, data and logs; runs of other modes found in it are drawn too")
     ] = DEFAULT_FOLDER,
+    record: Annotated[
+        Path | None, typer.Option(help="Also write a bag: an .mcap file, or a rosbag2 folder without that ending")
+    ] = None,
     min_successes: Annotated[int, typer.Option(min=0, help="Exit with 1 below so many successes")] = 0,
 ) -> None:
     """Drive the simulated robot with the built-in policy, live, and show what real-time chunking does."""
@@ -64,11 +67,13 @@ def demo(
     from phyai_ros.cli.demo_run import DemoOptions
 
     check_overrides(param or [])
+    if record is not None and compare:
+        raise ValueError("--record and --compare: give one of them; a bag holds one run.")
     console = Console()
     modes = list(Mode) if compare else [mode]
     summaries = []
     for current in modes:
-        options = DemoOptions(current.value, episodes, seed, inject_delay, tuple(param or []))
+        options = DemoOptions(current.value, episodes, seed, inject_delay, tuple(param or []), record)
         summaries.append(run_mode(options, plots, headless or not console.is_terminal, console))
         if json_file is not None:
             target = json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file

@@ -31,6 +31,7 @@ class DemoOptions:
     seed: int = 0
     inject_delay_s: float = 0.0
     overrides: tuple[str, ...] = ()  # more policy parameters as name:=value
+    bag: Path | None = None  # where to record every topic of the run
 
 
 def run_demo(
@@ -51,6 +52,10 @@ def run_demo(
             policy.check()
 
         client = running.enter_context(GraphClient("phyai_demo", watch))
+        if options.bag is not None:
+            from phyai_ros.replay.demo_topics import record_demo
+
+            running.enter_context(record_demo(client.node, options.bag))
         recorder = Recorder(client.node, options.mode, with_images)
         _bring_up(client, policy)
         _follow(recorder, options.episodes, watch, show)

@@ -1,0 +1,164 @@
+"""Recorded messages through the node's own code: inputs, executor, safety and output, on a clock that the bag moves.
+
+Between two messages everything that falls due happens in its order: control ticks and finished inferences. Nothing
+here reads a wall clock but the figures of `Inference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from phyai_core.timekeeping import Timekeeper
+from phyai_core.timing import ChunkTiming
+from phyai_core.types import Action, Command
+from phyai_ros.assembly import LoadedPolicy, build_executor, make_output
+from phyai_ros.joints import robot_joint_names
+from phyai_ros.mailbox import Mailbox
+from phyai_ros.pipeline import Pipeline
+from phyai_ros.replay.action_log import ActionLog, ChunkLine, TickLine
+from phyai_ros.replay.bag import BagMessage
+from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference
+from phyai_ros.replay.latency import Latency
+from phyai_ros.replay.topics import InputTopics
+
+REST_LIMIT_S = 5.0  # after the last message, so long at most until the robot rests
+
+OnMessage = Callable[[int, Any], None]
+
+
+class Driver:
+    """One replay of one policy. Give it messages in order with `run`; the results are `log` and `inferences`.
+
+    `latency` is logical, as is `first_latency_s`, which makes the first delay forecast. `on_message(stamp_ns, msg)`
+    hears what the output publishes. `enabled`: there is no ~/enable in the bag, so it counts as given.
+    """
+
+    def __init__(
+        self,
+        policy: LoadedPolicy,
+        inputs: InputTopics,
+        start_ns: int,
+        latency: Latency,
+        first_latency_s: float,
+        on_message: OnMessage = lambda stamp_ns, message: None,
+        enabled: bool = False,
+    ) -> None:
+        policy = replace(policy, settings=_without_wall_time(policy), latency_s=first_latency_s)
+        settings, spec = policy.settings, policy.spec
+        names = robot_joint_names(settings.joints, spec)
+        self.clock = LogicalClock(start_ns)
+        self.log = ActionLog(names, tuple(feature.unit for feature in spec.action), spec.dt_s, start_ns)
+        self.inferences: list[Inference] = []
+        self.executor = build_executor(policy, self.clock.now_ns)
+        self.mailbox = Mailbox(settings, spec, self.clock.now_ns, steady_now_ns=self.clock.now_ns)
+        self._inference = LogicalInference(self.executor, self.clock, latency, self.inferences.append)
+        self._output = make_output(policy, lambda message: on_message(self.clock.ns, message))
+        self.pipeline = Pipeline(
+            self.executor,
+            self.mailbox,
+            self._output,
+            Timekeeper(spec, settings.rtc.execution_horizon),
+            ros_now_ns=self.clock.now_ns,
+            on_command=self._note_command,
+            on_chunk=self._note_chunk,
+            require_enable=settings.require_enable and not enabled,
+            steady_now_ns=self.clock.now_ns,
+        )
+        self._receivers = self._connect(inputs)
+        self._ran: Command | None = None  # the command whose row the output took in this tick
+        self._period_ns = round(spec.dt_s * NS_PER_S)
+        self._start_ns, self._tick, self._sub = start_ns, 0, 0
+        self.pipeline.begin()
+
+    def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:
+        receivers: dict[str, Callable[[Any], None]] = {
+            topic: lambda msg, key=key: self.mailbox.receive_image(key, msg) for key, topic in inputs.cameras.items()
+        }
+        receivers[inputs.joints] = self.mailbox.receive_joints
+        receivers[inputs.prompt] = lambda msg: setattr(self.mailbox, "prompt", msg.data)
+        receivers[inputs.enable] = lambda msg: self.pipeline.enable(bool(msg.data))
+        return receivers
+
+    def run(self, messages: Iterable[BagMessage]) -> None:
+        """Replay `messages` to their end and until the robot rests. Others than the inputs only move the clock."""
+        for message in messages:
+            self.deliver(message)
+        self.finish()
+
+    def deliver(self, message: BagMessage) -> None:
+        """What falls due before this message, then the message."""
+        self.advance(message.log_ns)
+        self.clock.ns = max(self.clock.ns, message.log_ns)
+        receive = self._receivers.get(message.topic)
+        if receive is not None:
+            receive(message.msg)
+
+    def finish(self) -> None:
+        """Deactivate as the node does: brake, and tick on until the robot rests."""
+        self.pipeline.close()
+        last_ns = self.clock.ns + round(REST_LIMIT_S * NS_PER_S)
+        while not self.pipeline.rested.is_set() and self.clock.ns < last_ns:
+            self.advance(self._next_tick_ns() + 1)
+        self._output.close()
+
+    def advance(self, until_ns: int) -> None:
+        """Every tick and every result before `until_ns`; of two at the same time the result comes first."""
+        while (due_ns := self._next_due_ns()) < until_ns:
+            self.clock.ns = max(self.clock.ns, due_ns)
+            if due_ns == self._inference.due_ns:
+                self._inference.post()
+            else:
+                self._run_tick()
+
+    def _next_due_ns(self) -> int:
+        result_ns = self._inference.due_ns
+        return self._next_tick_ns() if result_ns is None else min(result_ns, self._next_tick_ns())
+
+    def _next_tick_ns(self) -> int:
+        return self._start_ns + self._tick * self._period_ns + self._sub * self._period_ns // self._output.sub_ticks
+
+    def _run_tick(self) -> None:
+        stamp_ns = self._next_tick_ns()
+        if self._sub == 0:
+            self._ran = None
+            self.pipeline.tick(self._tick, 0, stamp_ns, 0.0)
+            self._inference.launch()
+            self._note_tick(stamp_ns)
+        else:
+            self.pipeline.sub_tick(self._sub / self._output.sub_ticks, stamp_ns)
+        self._sub += 1
+        if self._sub == self._output.sub_ticks:
+            self._tick, self._sub = self._tick + 1, 0
+
+    def _note_command(self, command: Command, stamp_ns: int) -> None:
+        self._ran = command
+
+    def _note_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
+        self.log.chunks.append(ChunkLine(command, stamp_ns, timing))
+
+    def _note_tick(self, stamp_ns: int) -> None:
+        command = self.pipeline.record.command
+        runs = self._ran is not None
+        refused = command.action is Action.RUN and not runs  # by the output; the next tick says why
+        self.log.ticks.append(
+            TickLine(
+                command.tick,
+                stamp_ns,
+                Action.HOLD if refused else command.action,
+                command.reason,
+                command.text,
+                command.epoch,
+                command.chunk.seq if runs else -1,
+                command.index if runs else -1,
+                command.row if runs else None,
+            )
+        )
+
+
+def _without_wall_time(policy: LoadedPolicy) -> Any:
+    """An injected delay is part of the logical latency here, and noise that is new at each start is fixed."""
+    settings = policy.settings
+    inference = settings.inference.model_copy(update={"inject_delay_s": 0.0, "seed": max(0, settings.inference.seed)})
+    return settings.model_copy(update={"inference": inference})

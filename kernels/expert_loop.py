@@ -43,8 +43,11 @@ def make_inputs(
     """Zeroed inputs on the weights' device, set for plain Euler; `capacity` C is rounded up to the key tile of 64."""
     depth, device, dtype = len(weights.qkv), weights.qkv.device, weights.qkv.dtype
     rows, capacity = robots * chunk, -(-capacity // 64) * 64
-    abc = torch.tensor([1.0, 1.0 / steps, 0.0], device=device).expand(steps, rows, 3).contiguous()
-    times = torch.arange(steps, dtype=torch.int32, device=device)[:, None].expand(steps, rows).contiguous()
+    pitch = -(-rows // 4) * 4  # every step's rows start at 16 bytes: one compiled kernel serves all steps
+    abc = torch.empty(steps, pitch, 3, device=device)[:, :rows]
+    abc.copy_(torch.tensor([1.0, 1.0 / steps, 0.0]))
+    times = torch.empty(steps, pitch, dtype=torch.int32, device=device)[:, :rows]
+    times.copy_(torch.arange(steps)[:, None])
     shape = (depth, robots, capacity, weights.head_dim)
     return LoopInputs(
         states=torch.zeros(steps + 1, rows, weights.entry.shape[1], device=device),

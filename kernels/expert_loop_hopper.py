@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phyai_kernels.expert_attention_hopper import expert_attention_hopper, suffix_tile
+from phyai_kernels.expert_attention_hopper import expert_attention_hopper, split_count
 from phyai_kernels.expert_loop import ExpertLoop, LoopInputs
 from phyai_kernels.expert_qkv_hopper import expert_qkv_hopper
 from phyai_kernels.expert_weights import ExpertWeights
@@ -37,9 +37,9 @@ class Tiles:
 class HopperPlan:
     """The cuts that were fastest for the whole loop at width 1024 on an H200; single kernels rank differently."""
 
-    qkv: Tiles = Tiles()
+    qkv: Tiles = Tiles(chunk=256, ring=2)
     out: Tiles = Tiles(splits=4)
-    gate_up: Tiles = Tiles(ring=6)
+    gate_up: Tiles = Tiles(chunk=256, ring=3)
     down: Tiles = Tiles(splits=8)
 
 
@@ -131,7 +131,7 @@ class HopperExpertLoop(ExpertLoop):
         device, plan, weights = self.residual.device, self._plan, self.weights
         rows, width = self.residual.shape
         heads, head_dim = self.queries.shape[1] // weights.head_dim, weights.head_dim
-        splits = self.inputs.keys.shape[2] // KEY_TILE
+        splits = split_count(self.inputs.keys.shape[2] - rows, KEY_TILE)
         self._start = torch.empty_like(self.inputs.states[0])
         kind = {"dtype": torch.float32, "device": device}
         stats = torch.empty(2, splits, heads, 64, **kind)
@@ -139,9 +139,9 @@ class HopperExpertLoop(ExpertLoop):
         self._split_parts = torch.empty(max(plan.out.splits, plan.down.splits), 64, width, **kind)
         slots = max(heads, width // min(plan.out.columns, plan.down.columns))
         self._arrived = torch.zeros(self.steps, self.depth, 3, slots, dtype=torch.int32, device=device)
-        self._describe_operands(rows, splits)
+        self._describe_operands()
 
-    def _describe_operands(self, rows: int, splits: int) -> None:
+    def _describe_operands(self) -> None:
         plan, weights = self._plan, self.weights
         chunks = {plan.qkv.chunk, plan.gate_up.chunk}
         self._operand_blocks = {chunk: describe(self.attention_input.operand, 64, chunk) for chunk in chunks}
@@ -152,9 +152,8 @@ class HopperExpertLoop(ExpertLoop):
         self._gate_up = _describe_weight(weights.gate_up, plan.gate_up)
         self._down = _describe_weight(weights.down, plan.down)
         keys, values = self.inputs.keys.flatten(0, 2), self.inputs.values.flatten(0, 2)
-        own, dim = suffix_tile(rows, splits), weights.head_dim
-        cached = [describe(cache, tile, dim) for tile in (KEY_TILE, own) for cache in (keys, values)]
-        self._attention_blocks = (describe(self.queries, 64, dim), *cached)
+        blocks = (describe(matrix, KEY_TILE, weights.head_dim) for matrix in (self.queries, keys, values))
+        self._attention_blocks = tuple(blocks)
 
 
 def _describe_weight(weight: Tensor, tiles: Tiles):

@@ -96,9 +96,10 @@ def _expert_qkv_kernel(
     time = tl.load(times_ptr + row, mask=inside, other=0)
     if PDL:
         gdc_wait()
+    factor = norm_factor(row_sums_ptr, row, inside, rows, WIDTH, EPS)
+    shift = tl.load(shift_ptr + time[:, None] * shift_stride + column[None, :])
     y = row_product(operand_ptr, weight_ptr, row, inside, column, 0, WIDTH, WIDTH, BLOCK_K)
-    y = y * norm_factor(row_sums_ptr, row, inside, rows, WIDTH, EPS)[:, None]
-    y += tl.load(shift_ptr + time[:, None] * shift_stride + column[None, :])
+    y = y * factor[:, None] + shift
     even, odd = tl.split(tl.reshape(y, (ROWS, PAIRS, 2)))
     first, second = even, odd
     if head <= HEADS:  # values are not rotated

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from phyai_kernels.hopper import accumulate, gdc_launch_dependents, gl, gluon_jit, load_operand, load_weights
-from phyai_kernels.hopper_norm import load_row_sums, norm_factor
+from phyai_kernels.hopper_norm import load_norm_factor
 from phyai_kernels.skinny import EPS, Timed
 
 
@@ -46,7 +46,10 @@ def _expert_qkv_kernel(
     tile = gl.program_id(0) % TILES
     first_column = gl.program_id(0) * BLOCK_N
     weights = load_weights(weight_desc, weight_row + first_column, 0, CHUNKS, BLOCK_N, CHUNK)
+    ring = load_operand(operand_desc, 0, CHUNKS, RING, CHUNK)
+    factor = load_norm_factor(row_sums_ptr, ROWS, WIDTH, EPS, ACC)
 
+    # What the epilogue needs, while the operand is on its way.
     acc_row = gl.arange(0, 64, gl.SliceLayout(1, ACC))
     acc_column = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, ACC))
     time = gl.load(times_ptr + acc_row, mask=acc_row < ROWS, other=0)
@@ -60,10 +63,8 @@ def _expert_qkv_kernel(
     cos = gl.load(angle, mask=inside, other=0.0)
     sin = gl.load(angle + sin_offset, mask=inside, other=0.0)
 
-    ring = load_operand(operand_desc, 0, CHUNKS, RING, CHUNK)
-    row_sums = load_row_sums(row_sums_ptr, ROWS, WIDTH)
     total = accumulate(operand_desc, 0, weights, ring, CHUNKS, RING, BLOCK_N, CHUNK, ACC)
-    y = total * norm_factor(row_sums, WIDTH, EPS, ACC)[:, None] + shift
+    y = total * factor[:, None] + shift
     even, odd = gl.split(gl.reshape(y, (64, PAIRS, 2)))
     even = gl.convert_layout(even, OUT)
     odd = gl.convert_layout(odd, OUT)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from phyai_kernels.hopper import accumulate, gdc_launch_dependents, gl, gluon_jit, load_operand, load_weights
-from phyai_kernels.hopper_norm import load_row_sums, norm_factor
+from phyai_kernels.hopper_norm import load_norm_factor
 from phyai_kernels.skinny import EPS, Timed
 
 
@@ -36,16 +36,17 @@ def _gated_mlp_kernel(
     OUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // HALF, HALF // 8], [4, 1], [1, 0])
     first_column = gl.program_id(0) * BLOCK_N
     weights = load_weights(weight_desc, weight_row + first_column, 0, CHUNKS, BLOCK_N, CHUNK)
+    ring = load_operand(operand_desc, 0, CHUNKS, RING, CHUNK)
+    factor = load_norm_factor(row_sums_ptr, ROWS, WIDTH, EPS, ACC)
 
+    # What the epilogue needs, while the operand is on its way.
     acc_row = gl.arange(0, 64, gl.SliceLayout(1, ACC))
     acc_column = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, ACC))
     time = gl.load(times_ptr + acc_row, mask=acc_row < ROWS, other=0)
     shift = gl.load(shift_ptr + time[:, None] * shift_stride + acc_column[None, :])
 
-    ring = load_operand(operand_desc, 0, CHUNKS, RING, CHUNK)
-    row_sums = load_row_sums(row_sums_ptr, ROWS, WIDTH)
     total = accumulate(operand_desc, 0, weights, ring, CHUNKS, RING, BLOCK_N, CHUNK, ACC)
-    y = total * norm_factor(row_sums, WIDTH, EPS, ACC)[:, None] + shift
+    y = total * factor[:, None] + shift
     gate, up = gl.split(gl.reshape(y, (64, HALF, 2)))
     cubic = gate + 0.044715 * gate * gate * gate
     h = gate * up / (1.0 + gl.exp2(-2.302208198144325 * cubic))  # gelu_tanh(gate) * up

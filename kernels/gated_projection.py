@@ -56,8 +56,11 @@ def _gated_projection_kernel(
     time = tl.load(times_ptr + row, mask=inside, other=0)
     if PDL:
         gdc_wait()
-    part = row_product(operand_ptr, weight_ptr, row, inside, column, split * (K // SPLITS), K, K // SPLITS, BLOCK_K)
     place = row[:, None] * WIDTH + column[None, :]
+    part = row_product(operand_ptr, weight_ptr, row, inside, column, split * (K // SPLITS), K, K // SPLITS, BLOCK_K)
+    gate = tl.load(gate_ptr + time[:, None] * gate_stride + column[None, :])
+    scale = tl.load(scale_ptr + time[:, None] * scale_stride + column[None, :])
+    x = tl.load(residual_ptr + place, mask=inside[:, None], other=0.0)
     tl.store(parts_ptr + split * rows * WIDTH + place, part, mask=inside[:, None])
     tl.debug_barrier()
     arrived = arrived_ptr + tl.program_id(2) * tl.num_programs(0) + tile
@@ -67,9 +70,7 @@ def _gated_projection_kernel(
         for index in tl.static_range(SPLITS):
             stored = parts_ptr + index * rows * WIDTH + place
             total += tl.load(stored, mask=inside[:, None], other=0.0, cache_modifier=".cg")
-        gate = tl.load(gate_ptr + time[:, None] * gate_stride + column[None, :])
-        scale = tl.load(scale_ptr + time[:, None] * scale_stride + column[None, :])
-        x = tl.load(residual_ptr + place, mask=inside[:, None], other=0.0) + gate * total
+        x += gate * total
         tl.store(residual_ptr + place, x, mask=inside[:, None])
         tl.store(next_ptr + place, (x * scale).to(next_ptr.dtype.element_ty), mask=inside[:, None])
         tl.store(row_sums_ptr + tile * rows + row, tl.sum(x * x, 1), mask=inside)

@@ -54,7 +54,9 @@ def _gated_projection_kernel(
     split = gl.program_id(1)
     start = split * (K // SPLITS)
     weights = load_weights(weight_desc, weight_row + tile * BLOCK_N, start, CHUNKS, BLOCK_N, CHUNK)
+    ring = load_operand(operand_desc, start, CHUNKS, RING, CHUNK)
 
+    # What the epilogue needs, while the operand is on its way.
     row = gl.arange(0, 64, gl.SliceLayout(1, OUT))
     share = split * SHARE + gl.arange(0, SHARE, gl.SliceLayout(1, OUT))
     column = tile * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, OUT))
@@ -63,8 +65,6 @@ def _gated_projection_kernel(
     gate = gl.load(gate_ptr + time[:, None] * gate_stride + column[None, :])
     scale = gl.load(scale_ptr + time[:, None] * scale_stride + column[None, :])
     cell = share[:, None] * WIDTH + column[None, :]
-
-    ring = load_operand(operand_desc, start, CHUNKS, RING, CHUNK)
     x = gl.load(residual_ptr + cell, mask=mine, other=0.0, cache_modifier=".cg")
     part = accumulate(operand_desc, start, weights, ring, CHUNKS, RING, BLOCK_N, CHUNK, ACC)
     part = gl.convert_layout(part, OUT)

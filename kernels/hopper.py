@@ -114,26 +114,26 @@ def accumulate(
 
 @gluon_jit
 def wait_for_arrivals(counter, COUNT: gl.constexpr):
-    """Publishes what this thread block wrote and returns when COUNT blocks did; all of them must be resident.
-
-    Every thread polls for itself: a poll by one thread would cost two barriers to share.
-    """
+    """Publishes what this thread block wrote and returns when COUNT blocks did; all of them must be resident."""
     block_barrier()
     gl.atomic_add(counter, 1, sem="release")
     THREADS: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    goal = gl.full([128], COUNT, gl.int32, THREADS)
-    gl.inline_asm_elementwise(
+    thread = gl.arange(0, 128, THREADS)
+    gl.inline_asm_elementwise(  # one thread polls, the barrier holds the others
         """{
-            .reg .pred waiting;
+            .reg .pred go;
             .reg .u32 arrived;
+            setp.ne.u32 go, $3, 0;
+            @go bra done;
         poll:
             ld.acquire.gpu.global.u32 arrived, [$1];
-            setp.lt.u32 waiting, arrived, $2;
-            @waiting bra poll;
-            mov.u32 $0, arrived;
+            setp.lt.u32 go, arrived, $2;
+            @go bra poll;
+        done:
+            mov.u32 $0, 0;
         }""",
-        "=r,l,r",
-        [counter.to(gl.int64), goal],
+        "=r,l,r,r",
+        [counter.to(gl.int64), gl.full([128], COUNT, gl.int32, THREADS), thread],
         dtype=gl.int32,
         is_pure=False,
         pack=1,

@@ -14,21 +14,9 @@ from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, Tiles
 
 PREFIX, CHUNK = 968, 50
 OPTIONS = {
-    "out": [
-        Tiles(64, 256, 2, 4),
-        Tiles(32, 256, 2, 4),
-        Tiles(32, 128, 4, 4),
-        Tiles(64, 128, 4, 8),
-        Tiles(64, 128, 4, 4),
-    ],
-    "down": [
-        Tiles(32, 256, 4, 4),
-        Tiles(64, 256, 2, 8),
-        Tiles(32, 256, 2, 8),
-        Tiles(64, 128, 4, 8),
-        Tiles(32, 128, 8, 4),
-    ],
-    "qkv": [Tiles(64, 256, 2), Tiles(64, 128, 4), Tiles(32, 128, 2), Tiles(32, 128, 3)],
+    "out": [Tiles(64, 128, 4, 4), Tiles(64, 256, 2, 4), Tiles(64, 128, 3, 4), Tiles(32, 128, 4, 4)],
+    "down": [Tiles(64, 128, 4, 8), Tiles(64, 256, 2, 8), Tiles(32, 256, 4, 4), Tiles(32, 128, 8, 4)],
+    "qkv": [Tiles(64, 256, 2), Tiles(64, 128, 4), Tiles(32, 128, 2)],
     "gate_up": [Tiles(64, 256, 3), Tiles(64, 128, 6), Tiles(64, 128, 5)],
 }
 

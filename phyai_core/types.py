@@ -163,6 +163,14 @@ class Reason(str, Enum):
     START_TOO_FAR = "start_too_far"
     RESET = "reset"
     CLOCK_JUMP = "clock_jump"
+    PAUSED = "paused"
+    ESTOP = "estop"
+    NOT_OWNER = "not_owner"  # the controller is not active, or another's
+    CONTROLLER = "controller"  # the controller refused or aborted what it was sent
+    FOLLOWING_ERROR = "following_error"
+    STALLED = "stalled"
+    APPROACH = "approach"  # moving to the first action
+    COLLISION = "collision"
     INTERNAL = "internal_error"
 
 

@@ -8,7 +8,13 @@ from phyai_ros.outputs.base import Output
 
 OUTPUTS = {
     "joint_trajectory": "phyai_ros.outputs.joint_trajectory:JointTrajectoryOutput",
+    "follow_joint_trajectory": "phyai_ros.outputs.follow_joint_trajectory:FollowJointTrajectoryOutput",
     "forward_command": "phyai_ros.outputs.forward_command:ForwardCommandOutput",
+    "servo_joint_jog": "phyai_ros.outputs.servo:JointJogOutput",
+    "servo_twist": "phyai_ros.outputs.servo:TwistOutput",
+    "servo_pose": "phyai_ros.outputs.servo:PoseOutput",
+    "gripper_command": "phyai_ros.outputs.gripper:GripperOutput",
+    "parallel_gripper_command": "phyai_ros.outputs.gripper:ParallelGripperOutput",
 }
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phyai_core.types import Command, Fault
+from phyai_ros.outputs.channels import Channel, TopicChannel, shadow_topic
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
 
 Array = NDArray[np.float64]
 
@@ -41,6 +45,9 @@ class OutputConfig:
     controller_joints: tuple[str, ...] = ()
     rate_hz: float = 0.0
     profile: str = "splice"
+    stamp_lead_s: float = 0.01  # a trajectory starts this much after its tick: the time its message may take
+    frame: str = ""  # frame_id of stamped commands
+    max_effort: float = 0.0  # of a gripper; 0: the controller's own
 
     def __post_init__(self) -> None:
         limits = np.asarray(self.max_acceleration, dtype=float)
@@ -51,7 +58,7 @@ class OutputConfig:
             )
         if self.controller_joints and sorted(self.controller_joints) != sorted(self.joint_names):
             raise ValueError(
-                f"output.controller_joints: {', '.join(self.controller_joints)} must be exactly the joints of the"
+                f"output.joints: {', '.join(self.controller_joints)} must be exactly the joints of the"
                 f" policy ({', '.join(self.joint_names)}), in the controller's order; correct the list or empty it."
             )
 
@@ -67,19 +74,36 @@ class OutputConfig:
 
 
 class Output(ABC):
-    """One controller. `publish` takes a ROS message of `message_type`; calls come from the control thread only."""
+    """One controller. `publish` takes a message of `load_type()`; calls come from the control thread only."""
 
     name: ClassVar[str]
     self_advancing: ClassVar[bool]  # the controller goes on through ticks that we miss
-    message_type: ClassVar[type]
+    any_clock: ClassVar[bool] = False  # may stand beside outputs of either kind
     default_topic: ClassVar[str]
+    columns: ClassVar[tuple[int, ...]] = ()  # how many actions it takes; empty: any number
+    moves_joints: ClassVar[bool] = True  # its actions are positions of joints that joint_states names
     sub_ticks: int = 1  # publications wanted per tick: 1 by `update`, the others by `interpolate`
 
-    def __init__(self, config: OutputConfig, publish: Callable[[Any], None]) -> None:
+    def __init__(self, config: OutputConfig, publish: Callable[[Any], None], channel: Channel | None = None) -> None:
         self.config = config
-        self._publish = publish
+        self._publish, self.channel = publish, channel
         limits = np.asarray(config.max_acceleration, dtype=float)
         self._max_acceleration = np.broadcast_to(limits, len(config.joint_names))  # [A]
+
+    @classmethod
+    @abstractmethod
+    def load_type(cls) -> type:
+        """The message or action type. Raises ValueError where its package is not installed."""
+
+    @classmethod
+    def open_channel(cls, node: Node, topic: str) -> Channel:
+        """Where this output's messages go. Default: the topic."""
+        return TopicChannel(node, cls.load_type(), topic)
+
+    @classmethod
+    def open_shadow(cls, node: Node, topic: str) -> Channel:
+        """Where they go in shadow mode: the same messages on a topic of our own."""
+        return TopicChannel(node, cls.load_type(), shadow_topic(topic))
 
     @abstractmethod
     def start(self, position: Array, stamp_ns: int) -> None:
@@ -106,9 +130,14 @@ class Output(ABC):
     def at_rest(self) -> bool:
         """Whether the reference of the last tick does not move any more."""
 
+    def take_fault(self) -> Fault | None:
+        """What the controller complained of since the last call."""
+        return self.channel.take_fault() if self.channel else None
+
     def close(self) -> None:
-        """Called once after the last update. Default: nothing to free."""
-        return
+        """Called once after the last update."""
+        if self.channel:
+            self.channel.close()
 
 
 def check_position(position: Array, joints: int) -> Array:

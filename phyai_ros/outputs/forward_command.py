@@ -1,109 +1,27 @@
 """Output to a forward_command_controller (or JointGroupPositionController): plain position commands at a steady rate.
 
-The controller neither interpolates nor times out: it passes on the last value for ever. So this output interpolates
-linearly between rows up to `output.rate_hz`, and brakes itself before it falls silent. Each value is the target for the
-end of its own sub-tick, so the last one of a tick is the row itself.
+The controller passes on the last value for ever, and switches off when a message has another length than its joints.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 
-import numpy as np
 from std_msgs.msg import Float64MultiArray
 
-from phyai_core.braking import braking_tail
-from phyai_core.types import Action, Command, Fault, Reason
-from phyai_ros.outputs.base import Array, Output, OutputConfig, Reference, check_position
+from phyai_ros.outputs.base import Array
+from phyai_ros.outputs.streaming import StreamingOutput
 
 
-class ForwardCommandOutput(Output):
-    """Advances only when it publishes: after missed ticks it goes on from the value it sent last."""
+class ForwardCommandOutput(StreamingOutput):
+    """Positions in the controller's order; the message carries no names."""
 
     name = "forward_command"
-    self_advancing = False
-    message_type = Float64MultiArray
     default_topic = "forward_position_controller/commands"
 
-    def __init__(self, config: OutputConfig, publish: Callable[[Float64MultiArray], None]) -> None:
-        super().__init__(config, publish)
-        self.sub_ticks = count_sub_ticks(config.rate_hz, config.dt_s)
-        self._sub_dt_s = config.dt_s / self.sub_ticks
-        self._order = config.order
-        self._tick: int | None = None
-        self._sent: Array = np.empty(0)  # [A] the value sent last
-        self._queue: list[Array] = []  # what the coming sub-ticks send
-        self._velocity: Array = np.empty(0)
-        self._running = self._holding = False
+    @classmethod
+    def load_type(cls) -> type:
+        return Float64MultiArray
 
-    def start(self, position: Array, stamp_ns: int) -> None:
-        self._sent = check_position(position, len(self.config.joint_names))
-        self._velocity = np.zeros_like(self._sent)
-        self._tick, self._queue = None, []
-        self._running = self._holding = False
-
-    def update(self, command: Command, stamp_ns: int) -> Fault | None:
-        if self._tick is not None and command.tick > self._tick + 1:
-            self._velocity = np.zeros_like(self._sent)  # nothing was sent meanwhile: the robot has stopped
-        self._tick = command.tick
-        fault = None
-        if command.action is Action.RUN:
-            fault = self._aim(command)
-        if command.action is not Action.RUN or fault is not None:
-            self._brake(hold=fault is not None or command.action is Action.HOLD)
-        self._send_next()
-        return fault
-
-    def interpolate(self, fraction: float, stamp_ns: int) -> None:
-        self._send_next()
-
-    def reference_at(self, tick: int) -> Reference:
-        return Reference(self._sent, self._velocity)
-
-    @property
-    def at_rest(self) -> bool:
-        return not self._running and not self._queue
-
-    def _aim(self, command: Command) -> Fault | None:
-        row = command.row.astype(float)
-        if not np.isfinite(row).all():
-            return Fault(Reason.BAD_CHUNK, f"row {command.index} of the chunk holds a number that is not finite")
-        steps = np.arange(1, self.sub_ticks + 1)[:, None] / self.sub_ticks
-        self._queue = list(self._sent + steps * (row - self._sent))
-        self._velocity = (row - self._sent) / self.config.dt_s
-        self._running, self._holding = True, False
-        return None
-
-    def _brake(self, hold: bool) -> None:
-        """On the edge, plan the way to rest; holding then goes on repeating its end."""
-        ever_ran = self._running or self._holding or bool(self._queue)
-        if self._running:
-            positions, _ = braking_tail(self._sent, self._velocity, self._max_acceleration, self._sub_dt_s)
-            self._queue = list(positions)
-        self._running, self._holding = False, hold and ever_ran
-
-    def _send_next(self) -> None:
-        if self._queue:
-            position = self._queue.pop(0)
-            if not self._running:
-                self._velocity = (position - self._sent) / self._sub_dt_s
-            self._sent = position
-        elif not self._holding:
-            return
-        else:
-            self._velocity = np.zeros_like(self._sent)
-        self._publish(Float64MultiArray(data=array("d", self._sent[self._order])))
-
-
-def count_sub_ticks(rate_hz: float, dt_s: float) -> int:
-    """Publications per policy tick that stay at or below `rate_hz` (0: the policy rate). ValueError below that rate."""
-    if rate_hz == 0:
-        return 1
-    sub_ticks = int(rate_hz * dt_s + 1e-9)
-    if sub_ticks < 1:
-        raise ValueError(
-            f"output.rate_hz: {rate_hz:g} is below the policy rate; use 0 (the policy rate)"
-            f" or at least {1 / dt_s:g} Hz."
-        )
-    return sub_ticks
+    def to_message(self, position: Array, velocity: Array, stamp_ns: int) -> Float64MultiArray:
+        return Float64MultiArray(data=array("d", position))

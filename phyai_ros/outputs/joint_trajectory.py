@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import Any
 
 from builtin_interfaces.msg import Duration, Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -15,6 +16,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from phyai_core.clock import NS_PER_S
 from phyai_core.types import Action, Command, Fault, Reason
 from phyai_ros.outputs.base import Array, Output, OutputConfig, Reference, check_position
+from phyai_ros.outputs.channels import Channel
 from phyai_ros.outputs.track import (
     Track,
     TrajectoryPlan,
@@ -25,7 +27,7 @@ from phyai_ros.outputs.track import (
     splice_plan,
 )
 
-PROFILES = ("splice", "replace")
+PROFILES = ("auto", "splice", "replace")  # auto: settled by `adapt` on activation; until then as splice
 
 
 class JointTrajectoryOutput(Output):
@@ -33,11 +35,10 @@ class JointTrajectoryOutput(Output):
 
     name = "joint_trajectory"
     self_advancing = True
-    message_type = JointTrajectory
     default_topic = "joint_trajectory_controller/joint_trajectory"
 
-    def __init__(self, config: OutputConfig, publish: Callable[[JointTrajectory], None]) -> None:
-        super().__init__(config, publish)
+    def __init__(self, config: OutputConfig, publish: Callable[[Any], None], channel: Channel | None = None) -> None:
+        super().__init__(config, publish, channel)
         if config.profile not in PROFILES:
             raise ValueError(
                 f"output.profile: {config.profile!r} is not a profile; choose one of {', '.join(PROFILES)}."
@@ -47,6 +48,10 @@ class JointTrajectoryOutput(Output):
         self._chunk: tuple[int, int] | None = None  # epoch and seq of the chunk on the track
         self._first_row = 0  # row of that chunk which the track's first knot after knot 0 is
         self._tick = 0
+
+    @classmethod
+    def load_type(cls) -> type:
+        return JointTrajectory
 
     def start(self, position: Array, stamp_ns: int) -> None:
         self._track = rest_track(check_position(position, len(self.config.joint_names)))
@@ -104,9 +109,14 @@ class JointTrajectoryOutput(Output):
         if self.config.profile == "replace":
             plan = replace_plan(track, self._track, past, stamp_ns, self._dt_ns, names, order)
         else:
-            plan = splice_plan(track, stamp_ns, self._dt_ns, names, order)
+            lead_ns = min(round(self.config.stamp_lead_s * NS_PER_S), self._dt_ns // 2)
+            plan = splice_plan(track, stamp_ns, self._dt_ns, lead_ns, names, order)
         self._track = track
-        self._publish(to_message(plan))
+        self._publish(self._wrap(to_message(plan)))
+
+    def _wrap(self, message: JointTrajectory) -> Any:
+        """The message as the channel takes it."""
+        return message
 
 
 def to_message(plan: TrajectoryPlan) -> JointTrajectory:

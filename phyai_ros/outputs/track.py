@@ -90,15 +90,18 @@ class TrajectoryPlan:
     times_ns: tuple[int, ...]
 
 
-def splice_plan(track: Track, stamp_ns: int, dt_ns: int, names: tuple[str, ...], order: Array) -> TrajectoryPlan:
-    """Only what is to come, from the tick's stamp on.
+def splice_plan(
+    track: Track, stamp_ns: int, dt_ns: int, lead_ns: int, names: tuple[str, ...], order: Array
+) -> TrajectoryPlan:
+    """Only what is to come, starting `lead_ns` after the tick's stamp, so that the message is there by then.
 
-    Smooth on a controller that blends a new trajectory into the running one, and on one that replaces it but starts
-    from its own last command (interpolate_from_desired_state).
+    A controller that blends takes a start in the past for now and would run late by the way of the message. Points are
+    due at the same instants whatever the lead. Smooth on such a controller, and on one that replaces the running
+    trajectory but starts from its own last command (interpolate_from_desired_state).
     """
     points = len(track.positions) - 1
-    times_ns = tuple(dt_ns * (j + 1) for j in range(points))
-    return TrajectoryPlan(names, stamp_ns, track.positions[1:, order], track.velocities[1:, order], times_ns)
+    times_ns = tuple(dt_ns * (j + 1) - lead_ns for j in range(points))
+    return TrajectoryPlan(names, stamp_ns + lead_ns, track.positions[1:, order], track.velocities[1:, order], times_ns)
 
 
 def replace_plan(

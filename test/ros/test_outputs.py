@@ -94,12 +94,12 @@ def test_hold_publishes_one_braking_trajectory_and_then_waits(rig):
     travelled = np.abs(rig.robot.references[-1] - before.position)
     braking_s = np.abs(before.velocity).max() / MAX_ACCELERATION + DT_NS * 1e-9
     assert np.all(travelled <= np.abs(before.velocity) * braking_s)
-    assert rig.robot.largest_acceleration < 10.0  # 4 asked for, and a splice that starts 3 ms late
+    assert rig.robot.largest_acceleration < 8.0
     rig.run(30)  # inputs are back: it moves again, from the pose where it stopped
     assert len(rig.messages) > sent + 1
     assert np.abs(rig.robot.speeds[-1]).max() > 0.1
     assert rig.robot.rejections == []
-    assert rig.robot.largest_acceleration < 10.0
+    assert rig.robot.largest_acceleration < 8.0
 
 
 @pytest.mark.parametrize("action", [Action.HOLD, Action.STOP, Action.NONE])
@@ -151,7 +151,7 @@ def test_the_last_single_row_still_makes_a_trajectory_of_two_points():
     output.update(run_command([[0.0, 0.0]]), 0)
     assert len(sent[0].points) >= 2
     times_ns = [point.time_from_start.sec * 10**9 + point.time_from_start.nanosec for point in sent[0].points]
-    assert times_ns == [DT_NS * (i + 1) for i in range(len(times_ns))]
+    assert times_ns == [DT_NS * (i + 1) - 10_000_000 for i in range(len(times_ns))]  # the stamp is that much later
 
 
 @pytest.mark.parametrize("name", ["joint_trajectory", "forward_command"])
@@ -240,10 +240,10 @@ def test_a_bad_row_makes_forward_command_brake_instead_of_stopping_dead():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("servo", {}, "joint_trajectory"),
+        ("servo", {}, "servo_twist"),
         ("joint_trajectory", {"max_acceleration": (1.0, 0.0)}, "limits.max_acceleration"),
         ("joint_trajectory", {"max_acceleration": (1.0,) * 3}, "limits.max_acceleration"),
-        ("joint_trajectory", {"controller_joints": ("a", "c")}, "output.controller_joints"),
+        ("joint_trajectory", {"controller_joints": ("a", "c")}, "output.joints"),
         ("joint_trajectory", {"profile": "blend"}, "output.profile"),
         ("forward_command", {"rate_hz": 10.0}, "output.rate_hz"),
     ],

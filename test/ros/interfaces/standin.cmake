@@ -1,0 +1,11 @@
+# What every stand-in package does: generate all interfaces in its folder.
+include(${CMAKE_CURRENT_LIST_DIR}/../../../cmake/wheel_fix.cmake)
+find_package(ament_cmake REQUIRED)
+find_package(rosidl_default_generators REQUIRED)
+set(needed std_msgs sensor_msgs trajectory_msgs lifecycle_msgs builtin_interfaces)
+foreach(package ${needed})
+  find_package(${package} REQUIRED)
+endforeach()
+file(GLOB interfaces RELATIVE ${PROJECT_SOURCE_DIR} msg/*.msg srv/*.srv action/*.action)
+rosidl_generate_interfaces(${PROJECT_NAME} ${interfaces} DEPENDENCIES ${needed})
+ament_package()

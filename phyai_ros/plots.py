@@ -75,7 +75,7 @@ def plot_chunks(runs: Sequence[Run], joint: int = 0) -> Figure | None:
         for panel, run in zip(panels, runs, strict=True):
             _draw_plans(panel, run, joint)
             _draw_command(panel, run, joint)
-        _finish(figure, panels, runs, joint, "and the chunks it was taken from (thin: planned, not executed)")
+        _finish(figure, panels, runs, joint, "in the first episode and its chunks (thin: planned, not executed)")
     return figure
 
 
@@ -104,7 +104,16 @@ def _draw_command(panel: Axes, run: Run, joint: int) -> None:
     panel.plot(times[swaps], values[swaps], "o", color="white", markeredgecolor=colour, markersize=4.5, zorder=4)
     if len(inside):
         end = (times[inside[-1]], values[inside[-1]])
-        panel.annotate(episode.outcome, end, (6, 0), textcoords="offset points", va="center", color=colour, fontsize=9)
+        panel.annotate(
+            episode.outcome,
+            end,
+            (0, 11),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=9,
+        )
     panel.set_title(f"{MODE_TEXTS.get(run.mode, run.mode)}{_figures(run.summary)}", color=colour)
     panel.grid(axis="x", color="#E5E5E5")
 

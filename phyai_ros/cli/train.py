@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +13,9 @@ from rich.console import Console
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts
 from phyai_ros.cli.summary import write_json
+
+if TYPE_CHECKING:
+    from phyai_ros.sim.train import TrainConfig, TrainResult
 
 
 def train(
@@ -51,7 +55,7 @@ def train(
     console.print(
         f"checkpoint: {result.checkpoint}\n"
         f"succeeded: {measured.successes} of {measured.episodes} episodes without delay\n"
-        f"jerk of commands: {measured.jerk_rad_s3:.0f} rad/s³, mean seam {measured.seam_mrad:.0f} mrad\n"
+        f"jerk of commands: {_shown(measured.jerk_rad_s3)} rad/s³, mean seam {_shown(measured.seam_mrad)} mrad\n"
         f"time: {result.data_s:.0f} s demonstrations, {result.fit_s:.0f} s fit",
         highlight=False,
         markup=False,
@@ -62,7 +66,11 @@ def train(
         raise CommandFailed(f"success rate {measured.success_rate:.2f} is below the {min_success_rate:g} asked for")
 
 
-def report(result, config) -> dict:
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if isfinite(value) else "unknown"
+
+
+def report(result: TrainResult, config: TrainConfig) -> dict[str, Any]:
     """The figures of a training run under the names they have in the JSON file."""
     return {
         "checkpoint": str(result.checkpoint),
@@ -73,6 +81,6 @@ def report(result, config) -> dict:
         "fit_s": round(result.fit_s, 1),
         "success_rate": result.evaluation.success_rate,
         **{f"config_{name}": value for name, value in asdict(config).items()},
-        **{name: value if value == value else None for name, value in asdict(result.evaluation).items()},
+        **{name: value if isfinite(value) else None for name, value in asdict(result.evaluation).items()},
         **host_facts(),
     }

@@ -164,3 +164,13 @@ def test_a_private_graph_keeps_what_the_user_set(tmp_path):
     assert chosen["FASTDDS_DEFAULT_PROFILES_FILE"] == str(tmp_path / "p.xml")
     assert int(processes.private_graph(tmp_path, tmp_path, {})["ROS_DOMAIN_ID"]) in processes.DOMAINS
     assert processes.private_graph(tmp_path, tmp_path, {"ROS_DISTRO": "humble"})["ROS_LOCALHOST_ONLY"] == "1"
+
+
+def test_training_reports_null_for_what_it_could_not_measure(tmp_path):
+    pytest.importorskip("mujoco")
+    options = ["--quick", "--episodes", "2", "--steps", "2", "--evaluate", "1", "--out", str(tmp_path)]
+    assert run(["train", *options, "--json", str(tmp_path / "train.json")]) == 0
+    report = json.loads((tmp_path / "train.json").read_text())
+    assert report["config_steps"] == 2 and report["config_evaluation_episodes"] == 1
+    assert report["success_time_s"] is None and report["success_rate"] == 0.0
+    assert run(["train", *options, "--min-success-rate", "0.5"]) == 1

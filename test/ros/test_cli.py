@@ -167,7 +167,6 @@ def test_a_private_graph_keeps_what_the_user_set(tmp_path):
 
 
 def test_training_reports_null_for_what_it_could_not_measure(tmp_path):
-    pytest.importorskip("mujoco")
     options = ["--quick", "--episodes", "2", "--steps", "2", "--evaluate", "1", "--out", str(tmp_path)]
     assert run(["train", *options, "--json", str(tmp_path / "train.json")]) == 0
     report = json.loads((tmp_path / "train.json").read_text())

@@ -1,4 +1,4 @@
-"""Guards against figures of a run that say more than was seen: unknown must be null, and gaps must not count as motion."""
+"""Guards against figures that say more than was seen: unknown must be null, and gaps must not count as motion."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from phyai_core.inference import PolicyInference
 from phyai_core.rtc import GRADIENT_MODES, RtcConfig
 from phyai_core.types import PolicySpec
 from phyai_ros.chunk_guard import ChunkGuard
-from phyai_ros.endpoints import create_publisher
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.outputs import load_output
 from phyai_ros.outputs.base import Output, OutputConfig
@@ -68,7 +68,8 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     return LoadedPolicy(engine, settings, latency_s)
 
 
-def build_executor(policy: LoadedPolicy) -> RtcExecutor:
+def build_executor(policy: LoadedPolicy, now_ns: Callable[[], int] = time.monotonic_ns) -> RtcExecutor:
+    """`now_ns` is the steady clock, or the logical clock of a replay."""
     settings, spec = policy.settings, policy.spec
     rtc, seed = settings.rtc, settings.inference.seed
     conditioning = RtcConfig(
@@ -102,7 +103,7 @@ def build_executor(policy: LoadedPolicy) -> RtcExecutor:
         blend_exclude=rtc.exclude,
     )
     guard = ChunkGuard(robot_joint_names(settings.joints, spec), spec.dt_s, settings.limits, settings.start)
-    return RtcExecutor(spec, config, infer, guard)
+    return RtcExecutor(spec, config, infer, guard, now_ns)
 
 
 def forecast_delay(policy: LoadedPolicy) -> int:
@@ -127,6 +128,16 @@ def check_latency(policy: LoadedPolicy) -> None:
 
 def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:
     """The output and the publisher that it sends through."""
+    from phyai_ros.endpoints import create_publisher
+
+    output_type = load_output(policy.settings.output.type)
+    topic = policy.settings.output.topic or output_type.default_topic
+    publisher = create_publisher(node, output_type.message_type, topic)
+    return make_output(policy, publisher.publish), publisher
+
+
+def make_output(policy: LoadedPolicy, publish: Callable[[Any], None]) -> Output:
+    """The output, sending its messages through `publish`."""
     settings, spec = policy.settings, policy.spec
     output_type = load_output(settings.output.type)
     config = OutputConfig(
@@ -137,6 +148,4 @@ def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:
         rate_hz=settings.output.rate_hz,
         profile=settings.output.profile,
     )
-    topic = settings.output.topic or output_type.default_topic
-    publisher = create_publisher(node, output_type.message_type, topic)
-    return output_type(config, publisher.publish), publisher
+    return output_type(config, publish)

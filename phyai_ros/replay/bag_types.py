@@ -47,4 +47,5 @@ class TypeBook:
 
     def decode(self, connection: Connection, raw: bytes) -> Any:
         """One message as an object with the fields of its definition. Raises what the decoder raises."""
-        return self._stores[connection.msgtype].deserialize_cdr(raw, connection.msgtype)
+        writable = bytearray(raw)  # as messages are that come over a topic; arrays are views of it
+        return self._stores[connection.msgtype].deserialize_cdr(writable, connection.msgtype)

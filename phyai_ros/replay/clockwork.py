@@ -23,6 +23,23 @@ class LogicalClock:
         return self.ns
 
 
+class UniformTicks:
+    """Tick k is due at `start_ns` + k periods, as on a control loop that is never late."""
+
+    first = 0
+
+    def __init__(self, start_ns: int, period_ns: int) -> None:
+        self.period_ns = period_ns
+        self._start_ns = start_ns
+
+    def due_ns(self, tick: int) -> int:
+        return self._start_ns + tick * self.period_ns
+
+    def missed_before(self, tick: int) -> int:
+        """How many ticks were lost before this one."""
+        return 0
+
+
 @dataclass(frozen=True)
 class Inference:
     """One inference of a replay. `measured_s` and `stages_s` are wall time on this machine, the rest is logical."""
@@ -55,7 +72,7 @@ class LogicalInference:
         started_ns = time.perf_counter_ns()
         result = self._executor.compute(request)
         measured_s = (time.perf_counter_ns() - started_ns) / NS_PER_S
-        latency_s = self._latency(request.seq, measured_s)
+        latency_s = self._latency(request, measured_s)
         failed = result.text if isinstance(result, Fault) else ""
         stages_s = {} if isinstance(result, Fault) else dict(result.stages_s)
         self._hear(Inference(request, latency_s, measured_s, stages_s, failed))

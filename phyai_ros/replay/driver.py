@@ -19,7 +19,7 @@ from phyai_ros.mailbox import Mailbox
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.replay.action_log import ActionLog, ChunkLine, TickLine
 from phyai_ros.replay.bag import BagMessage
-from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference
+from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference, UniformTicks
 from phyai_ros.replay.latency import Latency
 from phyai_ros.replay.topics import InputTopics
 
@@ -32,7 +32,8 @@ class Driver:
     """One replay of one policy. Give it messages in order with `run`; the results are `log` and `inferences`.
 
     `latency` is logical, as is `first_latency_s`, which makes the first delay forecast. `on_message(stamp_ns, msg)`
-    hears what the output publishes. `enabled`: there is no ~/enable in the bag, so it counts as given.
+    hears what the output publishes. `enabled`: there is no ~/enable in the bag, so it counts as given. `ticks` says
+    when ticks are due; from the start of the bag on where it is left out.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Driver:
         first_latency_s: float,
         on_message: OnMessage = lambda stamp_ns, message: None,
         enabled: bool = False,
+        ticks: UniformTicks | None = None,
     ) -> None:
         policy = replace(policy, settings=_without_wall_time(policy), latency_s=first_latency_s)
         settings, spec = policy.settings, policy.spec
@@ -68,8 +70,8 @@ class Driver:
         )
         self._receivers = self._connect(inputs)
         self._ran: Command | None = None  # the command whose row the output took in this tick
-        self._period_ns = round(spec.dt_s * NS_PER_S)
-        self._start_ns, self._tick, self._sub = start_ns, 0, 0
+        self._ticks = ticks or UniformTicks(start_ns, round(spec.dt_s * NS_PER_S))
+        self._tick, self._sub = self._ticks.first, 0
         self.pipeline.begin()
 
     def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:
@@ -117,13 +119,16 @@ class Driver:
         return self._next_tick_ns() if result_ns is None else min(result_ns, self._next_tick_ns())
 
     def _next_tick_ns(self) -> int:
-        return self._start_ns + self._tick * self._period_ns + self._sub * self._period_ns // self._output.sub_ticks
+        return self._ticks.due_ns(self._tick) + self._sub * self._ticks.period_ns // self._output.sub_ticks
 
     def _run_tick(self) -> None:
         stamp_ns = self._next_tick_ns()
         if self._sub == 0:
             self._ran = None
-            self.pipeline.tick(self._tick, 0, stamp_ns, 0.0)
+            missed = self._ticks.missed_before(self._tick)
+            self._tick += missed
+            stamp_ns = self.clock.ns = self._next_tick_ns()
+            self.pipeline.tick(self._tick, missed, stamp_ns, 0.0)
             self._inference.launch()
             self._note_tick(stamp_ns)
         else:

@@ -1,6 +1,6 @@
 """How long an inference takes in a replay: a logical time, so that a replay does not depend on the machine.
 
-A latency is a function (seq of the chunk, seconds it really took here) -> seconds.
+A latency is a function (request, seconds it really took here) -> seconds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from phyai_core.types import InferenceRequest
 from phyai_ros.replay.bag import Bag
 
-Latency = Callable[[int, float], float]
+Latency = Callable[[InferenceRequest, float], float]
 
 TIMING_TYPE = "phyai_ros/msg/ControlTiming"
 LONGEST_S = 100.0
@@ -22,25 +23,25 @@ LONGEST_S = 100.0
 
 def constant_latency(seconds: float) -> Latency:
     """Always the same."""
-    return lambda seq, measured_s: seconds
+    return lambda request, measured_s: seconds
 
 
 def measured_latency(extra_s: float = 0.0) -> Latency:
     """What it took on this machine. The one choice with which two replays differ."""
-    return lambda seq, measured_s: measured_s + extra_s
+    return lambda request, measured_s: measured_s + extra_s
 
 
 def traced_latency(seconds: Sequence[float], extra_s: float = 0.0) -> Latency:
     """The latencies of a recording in their order, from the beginning again after the last one."""
-    return lambda seq, measured_s: seconds[seq % len(seconds)] + extra_s
+    return lambda request, measured_s: seconds[request.seq % len(seconds)] + extra_s
 
 
 def jittered_latency(latency: Latency, jitter_s: float, seed: int) -> Latency:
     """`latency` plus the absolute value of a normal draw with the deviation `jitter_s`, fixed by (seed, seq)."""
 
-    def draw(seq: int, measured_s: float) -> float:
-        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, seq, 1])))
-        return latency(seq, measured_s) + jitter_s * abs(float(generator.standard_normal()))
+    def draw(request: InferenceRequest, measured_s: float) -> float:
+        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, request.seq, 1])))
+        return latency(request, measured_s) + jitter_s * abs(float(generator.standard_normal()))
 
     return draw
 

@@ -119,7 +119,7 @@ def prompts_for(adapter: Adapter, count: int = 16) -> list[str]:
 
 def _fill_prompt(adapter: Adapter, length: int) -> str:
     """The shortest text of a pattern that has `length` tokens or more."""
-    blank, text = blank_observation(adapter.spec), "pick up a block " * length
+    blank, text = blank_observation(adapter.spec), "block" * length
 
     def tokens(end: int) -> int:
         return count_tokens(adapter.preprocess(replace(blank, prompt=text[:end])))

@@ -19,6 +19,9 @@ from phyai_ros.environment import prepare_environment
 COMMANDS = {
     "demo": "phyai_ros.cli.demo:demo",
     "run": "phyai_ros.cli.run:run",
+    "inspect": "phyai_ros.cli.inspect:inspect",
+    "verify": "phyai_ros.cli.verify:verify",
+    "bench": "phyai_ros.cli.bench:bench",
     "bench tick": "phyai_ros.cli.bench_tick:bench_tick",
     "train": "phyai_ros.cli.train:train",
     "params": "phyai_ros.cli.params:params",

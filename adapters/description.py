@@ -1,0 +1,94 @@
+"""What a checkpoint wants and gives, told without reading its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from phyai_adapters import ADAPTERS, load_adapter
+from phyai_adapters._deployment import read_options
+from phyai_adapters._pi import PiAdapter
+from phyai_adapters._processing import MeanStd, Normaliser, Range
+from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig
+from phyai_core.types import PolicySpec
+
+META = torch.device("meta")
+STAND_INS = {"rate_hz": 1.0, "tokenizer": "bytes"}  # for what the user has yet to say
+
+
+@dataclass(frozen=True)
+class Description:
+    """One checkpoint. Ranges are (name of the method, one text per value), empty where nothing is normalised."""
+
+    adapter: str
+    layout: str
+    spec: PolicySpec
+    prompt_tokens: int  # longest prompt; 0: no prompt
+    parameters: int
+    file_bytes: int
+    state_range: tuple[str, ...]
+    action_range: tuple[str, ...]
+    unused: tuple[str, ...]  # tensors of the file that are not needed
+    to_do: tuple[str, ...]  # what the user has to say before the policy can run, in sentences
+
+
+def describe_checkpoint(folder: Path, name: str) -> Description:
+    """Read all but the weights. Raises ValueError naming the file or entry that is wrong."""
+    adapter, to_do = _load_without_weights(folder, name)
+    network = adapter.network
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    files = [*folder.glob("*.safetensors")]
+    deployment = getattr(adapter, "deployment", None)
+    report = getattr(adapter, "report", None)
+    return Description(
+        adapter=name,
+        layout=deployment.layout if deployment else "phyai_ros",
+        spec=adapter.spec,
+        prompt_tokens=adapter.prompt_buckets[-1] if adapter.prompt_buckets else 0,
+        parameters=parameters,
+        file_bytes=sum(file.stat().st_size for file in files),
+        state_range=_ranges(deployment.state) if deployment else _moments(adapter.config, "state"),
+        action_range=_ranges(deployment.action) if deployment else _moments(adapter.config, "action"),
+        unused=report.unused if report else (),
+        to_do=tuple(to_do),
+    )
+
+
+def _load_without_weights(folder: Path, name: str):
+    """The adapter on the meta device, with stand-ins for options that are still missing, and what these are."""
+    module, _, attribute = ADAPTERS[name].partition(":")
+    adapter_class = getattr(import_module(module), attribute)
+    if not issubclass(adapter_class, PiAdapter):
+        return load_adapter(name, folder, META), []
+    options, to_do = read_options(folder), []
+    while True:
+        try:
+            return adapter_class.load(folder, META, options), to_do
+        except ValueError as error:
+            option = str(error).partition(":")[0]
+            if option not in STAND_INS or getattr(options, option) is not None:
+                raise
+            options = replace(options, **{option: STAND_INS[option]})
+            to_do.append(str(error))
+
+
+def _ranges(normaliser: Normaliser) -> tuple[str, ...]:
+    """What model units mean, value by value."""
+    if isinstance(normaliser, MeanStd):
+        return _mean_std(normaliser.mean, normaliser.std)
+    if isinstance(normaliser, Range):
+        pairs = zip(normaliser.low, normaliser.span, strict=True)
+        return tuple(f"{low:.4g} to {low + span:.4g}" for low, span in pairs)
+    return ()
+
+
+def _moments(config: FlowTinyConfig, name: str) -> tuple[str, ...]:
+    return _mean_std(getattr(config, f"{name}_mean"), getattr(config, f"{name}_std"))
+
+
+def _mean_std(means: Iterable[float], stds: Iterable[float]) -> tuple[str, ...]:
+    return tuple(f"mean {mean:.4g}, std {std:.4g}" for mean, std in zip(means, stds, strict=True))

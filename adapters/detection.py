@@ -1,0 +1,40 @@
+"""Which adapter a checkpoint folder is for, told from its files without reading weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from phyai_adapters import ADAPTERS
+from phyai_core.weights import Checkpoint
+
+ADAPTIVE_NORM = "gemma_expert.model.norm.dense.weight"  # pi0.5 has it where pi0 has a plain norm
+STACK = "paligemma_with_expert."
+
+
+def detect_adapter(folder: Path) -> str:
+    """The name of the adapter. Raises ValueError saying what was looked for when nothing fits."""
+    if not folder.is_dir():
+        raise ValueError(f"checkpoint: {folder} is not a folder; give the folder that holds the weights")
+    if (folder / "flow_tiny.json").is_file():
+        return "flow_tiny"
+    named = _lerobot_type(folder) or _openpi_type(folder)
+    if named in ADAPTERS:
+        return named
+    found = f"is of the type {named!r}" if named else "is of no known kind"
+    raise ValueError(f"checkpoint: {folder} {found}; known are {', '.join(sorted(ADAPTERS))}")
+
+
+def _lerobot_type(folder: Path) -> str | None:
+    file = folder / "config.json"
+    return json.loads(file.read_text()).get("type") if file.is_file() else None
+
+
+def _openpi_type(folder: Path) -> str | None:
+    """By the names of the weights."""
+    if not list(folder.glob("model.safetensors*")):
+        return None
+    keys = Checkpoint(folder).shapes
+    if not any(STACK in key for key in keys):
+        return None
+    return "pi05" if any(key.endswith(ADAPTIVE_NORM) for key in keys) else "pi0"

@@ -1,0 +1,40 @@
+"""Recorded inputs of a policy, as other code bases hand them to their network, run through ours stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from phyai_adapters._pi import PiAdapter
+from phyai_adapters._trace import Stage, recorded_inputs, trace
+from phyai_core.adapter import Adapter
+from phyai_core.engine import plain_tables
+from phyai_core.runner import Runner
+from phyai_core.slot import Job
+
+RESULT = "actions_padded"
+
+
+def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: torch.device) -> Iterator[Stage]:
+    """Every named value of one inference without RTC from `recorded`, its noise [B, H, A'] included.
+
+    Raises ValueError for a policy that names no values.
+    """
+    if not isinstance(adapter, PiAdapter):
+        raise ValueError(f"verify: {adapter.spec.name} names no values inside its network; allowed are pi0, pi05")
+    inputs = recorded_inputs(adapter, recorded)
+    on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
+    yield from trace(adapter, on_device, recorded["noise"].to(device))
+    yield Stage(f"{RESULT} (engine)", _run_engine(adapter, inputs, recorded["noise"], device))
+
+
+def _run_engine(adapter: Adapter, inputs: Mapping[str, Tensor], noise: Tensor, device: torch.device) -> Tensor:
+    """The same inputs the way the engine runs them: static buffers, on a CUDA device one captured graph."""
+    rows = [{name: tensor[row : row + 1] for name, tensor in inputs.items()} for row in range(len(noise))]
+    jobs = [Job(row, plain_tables(adapter.spec), start) for row, start in zip(rows, noise, strict=True)]
+    runner = Runner(adapter, device, rows[0], (len(jobs),))
+    latents, _ = runner.run(jobs)
+    runner.close()
+    return torch.from_numpy(latents)

@@ -1,0 +1,116 @@
+"""Compares what an inference computes on the way with what was recorded elsewhere, in the order it is computed.
+
+The first stage that departs says where to look; the ones after it only carry the error on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from phyai_core.adapter import Adapter
+
+INPUTS, STAGES, OUTPUTS = "inputs.safetensors", "intermediates.safetensors", "outputs.safetensors"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What still counts as equal. Integers and masks have to be equal bit by bit in any case.
+
+    `absolute` is of the largest difference, `relative` of the L2 norm of the difference; one of them is None.
+    """
+
+    absolute: float | None = None
+    relative: float | None = None
+
+    def __str__(self) -> str:
+        return f"max abs {self.absolute:g}" if self.relative is None else f"relative L2 {self.relative:g}"
+
+
+def default_tolerance(adapter: Adapter, device: torch.device) -> Tolerance:
+    """float32 may differ by rounding, on a GPU by more of it; below float32 only the norm says something."""
+    modules = [value for value in vars(adapter).values() if isinstance(value, nn.Module)]
+    dtypes = {parameter.dtype for module in modules for parameter in module.parameters()}
+    if dtypes - {torch.float32}:
+        return Tolerance(relative=3e-2)
+    return Tolerance(absolute=1e-5 if device.type == "cpu" else 5e-4)
+
+
+@dataclass(frozen=True)
+class StageCheck:
+    """One stage against its record."""
+
+    name: str
+    max_abs: float
+    relative: float  # L2
+    ok: bool
+    text: str = ""  # where shapes or exact values differ
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded: `inputs` with `noise` among them, and the values by stage."""
+
+    inputs: dict[str, Tensor]
+    stages: dict[str, Tensor]
+
+
+def read_recording(folder: Path) -> Recording:
+    """Read the three files. Raises ValueError naming the file that is missing, or the noise if that is."""
+    for name in (INPUTS, OUTPUTS):
+        if not (folder / name).is_file():
+            raise ValueError(f"--io: {folder} has no {name}; record inputs, intermediate values and outputs there")
+    inputs, stages = load_file(folder / INPUTS), {}
+    if "noise" not in inputs:
+        raise ValueError(f"--io: {folder / INPUTS} has no `noise`; without it two runs cannot agree")
+    for name in (STAGES, OUTPUTS):
+        if (folder / name).is_file():
+            stages.update(load_file(folder / name))
+    return Recording(inputs, stages)
+
+
+def check_stages(
+    computed: Iterable[tuple[str, Tensor, Tensor | None]], recorded: Mapping[str, Tensor], tolerance: Tolerance
+) -> list[StageCheck]:
+    """Every computed (name, value, valid) that was recorded; `valid` [bool] marks what counts, None: all of it.
+
+    A name may go on after a blank, where one value is computed in several ways. Raises ValueError when nothing was
+    recorded under the names that are computed.
+    """
+    checks = [
+        check_stage(name, value.cpu(), valid, recorded[name.split()[0]], tolerance)
+        for name, value, valid in computed
+        if name.split()[0] in recorded
+    ]
+    if not checks:
+        raise ValueError(f"--io: none of the recorded values has a known name; recorded are {', '.join(recorded)}")
+    return checks
+
+
+def check_stage(name: str, value: Tensor, valid: Tensor | None, expected: Tensor, tolerance: Tolerance) -> StageCheck:
+    """One value against its record."""
+    if value.shape != expected.shape:
+        text = f"shape {list(value.shape)}, recorded is {list(expected.shape)}"
+        return StageCheck(name, float("inf"), float("inf"), False, text)
+    counts = torch.ones_like(expected, dtype=torch.bool) if valid is None else valid.cpu().expand(expected.shape)
+    value, reference = value[counts], expected[counts]
+    if not expected.is_floating_point():
+        wrong = int((value != reference).sum())
+        return StageCheck(
+            name, float(wrong > 0), float(wrong > 0), wrong == 0, f"{wrong} values differ" if wrong else ""
+        )
+    difference = value.double() - reference.double()
+    max_abs = float(difference.abs().max()) if difference.numel() else 0.0
+    relative = float(difference.norm() / reference.double().norm().clamp(min=1e-12))
+    error, allowed = (max_abs, tolerance.absolute) if tolerance.relative is None else (relative, tolerance.relative)
+    return StageCheck(name, max_abs, relative, error <= allowed)  # a NaN is not <= anything
+
+
+def first_departure(checks: Iterable[StageCheck]) -> StageCheck | None:
+    """The first stage that is not within tolerance."""
+    return next((check for check in checks if not check.ok), None)

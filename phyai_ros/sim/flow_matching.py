@@ -1,6 +1,7 @@
 """Conditional flow matching: how the built-in policy learns from samples.
 
-With noise e, action a and flow time t in [0, 1], the network learns the velocity a - e at x = (1 - t) e + t a.
+With noise e, action a and flow time t in [0, 1], the network learns the velocity a - e at x = (1 - t) e + t a. For
+training-time real-time chunking (arXiv 2512.05964) the first rows are given clean, at flow time 1, and carry no loss.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phyai_ros.sim.dataset import Samples
@@ -30,6 +30,7 @@ class Schedule:
     state_noise: float = 0.02  # in normalised units
     shift_px: int = 1
     brightness: float = 0.1
+    max_prefix_rows: int = 0  # so many rows at most are given clean, a number drawn evenly for each sample
 
 
 def fit(network: nn.Module, averaged: nn.Module, data: Normalised, schedule: Schedule, seed: int) -> Iterator[float]:
@@ -42,7 +43,7 @@ def fit(network: nn.Module, averaged: nn.Module, data: Normalised, schedule: Sch
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _learning_rate_factor(step, schedule))
     network.train()
     for step in range(schedule.steps):
-        loss = flow_loss(network, data.draw(schedule, generator), schedule.noise_draws, generator)
+        loss = flow_loss(network, data.draw(schedule, generator), schedule, generator)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -52,14 +53,26 @@ def fit(network: nn.Module, averaged: nn.Module, data: Normalised, schedule: Sch
         yield loss.item()
 
 
-def flow_loss(network: nn.Module, batch: Batch, noise_draws: int, generator: torch.Generator) -> Tensor:
-    """Mean squared velocity error; each image is encoded once and used with `noise_draws` noises and flow times."""
-    condition = network.encode(batch.images, batch.states).repeat(noise_draws, 1)
-    actions = batch.actions.repeat(noise_draws, 1, 1)  # [B, H, A]
+def flow_loss(network: nn.Module, batch: Batch, schedule: Schedule, generator: torch.Generator) -> Tensor:
+    """Mean squared velocity error over free rows; each image is encoded once and used with several noises and times."""
+    condition = network.encode(batch.images, batch.states).repeat(schedule.noise_draws, 1)
+    actions = batch.actions.repeat(schedule.noise_draws, 1, 1)  # [B, H, A]
     noise = torch.randn(actions.shape, generator=generator)
-    flow_time = torch.rand(len(actions), 1, generator=generator).expand(-1, actions.shape[1])  # [B, H]
-    latents = torch.lerp(noise, actions, flow_time[..., None])
-    return F.mse_loss(network.velocity(condition, latents, flow_time), actions - noise)
+    flow_time = torch.rand(len(actions), generator=generator)
+    # Without a prefix nothing is drawn for it, so that a seed means the same weights as ever.
+    clean = torch.zeros(len(actions), dtype=torch.int64)
+    if schedule.max_prefix_rows:
+        clean = torch.randint(0, schedule.max_prefix_rows + 1, (len(actions),), generator=generator)
+    latents, flow_times, free = mix(actions, noise, flow_time, clean)
+    error = (network.velocity(condition, latents, flow_times) - (actions - noise)).square().mean(-1)  # [B, H]
+    return (error * free).sum() / free.sum()
+
+
+def mix(actions: Tensor, noise: Tensor, flow_time: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Latents [B, H, A], flow times [B, H] and whether a row is free [B, H], for `flow_time` [B], `clean` rows [B]."""
+    free = torch.arange(actions.shape[1]) >= clean[:, None]
+    flow_times = torch.where(free, flow_time[:, None], 1.0)
+    return torch.where(free[..., None], torch.lerp(noise, actions, flow_times[..., None]), actions), flow_times, free
 
 
 @dataclass(frozen=True)

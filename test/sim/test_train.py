@@ -1,5 +1,5 @@
 """Guards against: a training run that cannot be repeated, a loss that does not learn, a checkpoint that is not what was
-tested, and settings that fail late.
+tested, a clean prefix that is noised, dated or learnt from, and settings that fail late.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from core.golden import GOLDEN
 from phyai_adapters.flow_tiny import FlowTiny, FlowTinyNetwork
 from phyai_adapters.flow_tiny_checkpoint import SPEC_FILE, WEIGHTS_FILE, FlowTinyConfig
 from phyai_ros.sim import task
 from phyai_ros.sim.dataset import Samples
-from phyai_ros.sim.flow_matching import Batch, Normalised, Schedule, fit, flow_loss
+from phyai_ros.sim.flow_matching import Batch, Normalised, Schedule, fit, flow_loss, mix
 from phyai_ros.sim.train import QUICK, TrainConfig, train
 
 
@@ -56,7 +57,37 @@ def test_loss_is_the_squared_distance_to_the_straight_velocity():
     for parameter in network.write_velocity.parameters():
         torch.nn.init.zeros_(parameter)
     batch = Batch(torch.zeros(64, 64, 64, 3), torch.zeros(64, 12), torch.ones(64, 32, 4))
-    loss = flow_loss(network, batch, noise_draws=4, generator=torch.Generator().manual_seed(0))
+    for rows in (0, 31):  # the mean is over free rows, so a prefix does not make it smaller
+        schedule = Schedule(noise_draws=4, max_prefix_rows=rows)
+        loss = flow_loss(network, batch, schedule, torch.Generator().manual_seed(0))
+        assert loss.item() == pytest.approx(2.0, abs=0.05)
+
+
+@pytest.mark.parametrize("case", GOLDEN["training_time_rtc"])
+def test_clean_rows_are_given_as_they_are_at_flow_time_one(case):
+    golden = case["train"]
+    actions, noise = (torch.tensor(golden[name], dtype=torch.float64)[None] for name in ("actions", "noise"))
+    clean = torch.tensor([golden["loss_mask"].count(0)])
+    latents, flow_times, free = mix(actions, noise, torch.tensor([golden["tau"]], dtype=torch.float64), clean)
+    np.testing.assert_allclose(latents[0], golden["x_tau"], atol=1e-11)
+    np.testing.assert_allclose(flow_times[0], golden["tau_tokens"], atol=1e-11)
+    assert free[0].int().tolist() == golden["loss_mask"]
+
+
+class WrongOnCleanRows(torch.nn.Module):
+    """Answers 0, and nonsense for every row that is clean."""
+
+    def encode(self, images, states):
+        return states
+
+    def velocity(self, condition, latents, flow_times):
+        return torch.where(flow_times == 1.0, 1e6, 0.0)[..., None].expand_as(latents)
+
+
+def test_no_loss_comes_from_clean_rows():
+    batch = Batch(torch.zeros(64, 64, 64, 3), torch.zeros(64, 12), torch.ones(64, 32, 4))
+    schedule = Schedule(noise_draws=4, max_prefix_rows=12)
+    loss = flow_loss(WrongOnCleanRows(), batch, schedule, torch.Generator().manual_seed(0))
     assert loss.item() == pytest.approx(2.0, abs=0.05)
 
 

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from phyai_ros.parameter_table import Parameter, is_group, parameter_table
-from phyai_ros.settings import Camera, Settings
+from phyai_ros.settings import KEYED, Settings
 
 MOST_COLUMNS = 120
 EXAMPLE_CAMERA, EXAMPLE_TOPIC = "front", "camera/front/image_raw"
 REFERENCE_PATH, TEMPLATE_PATH = Path("docs/reference/parameters.md"), Path("config/policy.yaml")
 
+_MEMBERS = {
+    "cameras": (KEYED["cameras"].__doc__ or "").strip(),
+    "outputs": "One output, for each key in outputs.keys. It has to name its joints.",
+}
 REFERENCE_HEAD = """\
 # Parameters of the policy node
 
@@ -36,7 +40,7 @@ TEMPLATE_HEAD = """\
 def reference_markdown() -> str:
     """The reference page: a table per group."""
     parts = [REFERENCE_HEAD]
-    for group, rows in groupby(parameter_table(["<key>"]), key=_group_of):
+    for group, rows in groupby(parameter_table(["<key>"], ["<key>"]), key=_group_of):
         parts += [f"## {group or 'Node'}", _group_text(group)] if group else ["## Node"]
         parts.append("\n".join(_markdown_table(rows)))
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
@@ -47,9 +51,12 @@ def yaml_template() -> str:
     lines = [TEMPLATE_HEAD.rstrip()]
     for group, rows in groupby(parameter_table([EXAMPLE_CAMERA]), key=_group_of):
         depth = group.count(".") + 1 if group else 0
+        entries = [line for row in rows for line in _yaml_lines(row, _indent(depth))]
         if group:
-            lines += [f"{_indent(depth - 1)}{group.rpartition('.')[2]}:  # {_group_text(group)}"]
-        lines += [line for row in rows for line in _yaml_lines(row, _indent(depth))]
+            empty = all(line.lstrip().startswith("#") for line in entries)  # YAML has no group without entries
+            head = f"{group.rpartition('.')[2]}:  # {_group_text(group).splitlines()[0]}"
+            lines += [f"{_indent(depth - 1)}{'# ' if empty else ''}{head}"]
+        lines += entries
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +110,7 @@ def _group_of(row: Parameter) -> str:
 
 def _group_text(group: str) -> str:
     if "." in group:
-        return (Camera.__doc__ or "").strip()
+        return _MEMBERS[group.partition(".")[0]]
     annotation = Settings.model_fields[group].annotation
     return (annotation.__doc__ or "").strip() if is_group(annotation) else ""
 

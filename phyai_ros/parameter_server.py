@@ -10,10 +10,8 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
 from phyai_ros.parameter_table import Parameter, parameter_table
-from phyai_ros.parameters import ROS_OWN, build_settings, check_values, usable_camera_keys
-from phyai_ros.settings import Settings
-
-CAMERA_KEYS = "cameras.keys"
+from phyai_ros.parameters import ROS_OWN, build_settings, check_values, usable_keys
+from phyai_ros.settings import KEYED, Settings
 
 
 class ParameterServer:
@@ -26,8 +24,8 @@ class ParameterServer:
 
     def read(self) -> Settings:
         """The settings as they stand now. Raises ParameterError naming everything that is wrong."""
-        keys = usable_camera_keys(self._node.get_parameter(CAMERA_KEYS).value)
-        table = parameter_table(keys)
+        keys = [usable_keys(self._node.get_parameter(f"{group}.keys").value) for group in KEYED]
+        table = parameter_table(*keys)
         self._declare(table)
         # rclpy shows nothing of overrides for names that were never declared, such as misspelt ones, but keeps them.
         given = {name: parameter.value for name, parameter in self._node._parameter_overrides.items()}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from phyai_ros.settings import Camera, Settings
+from phyai_ros.settings import KEYED, Settings
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class Parameter:
         return f"{number}{start} {self.high:.10g} {self.unit}".rstrip()
 
 
-def parameter_table(camera_keys: Iterable[str] = ()) -> tuple[Parameter, ...]:
-    """Every parameter of the node in the order of the table, with a camera group for each key."""
+def parameter_table(camera_keys: Iterable[str] = (), output_keys: Iterable[str] = ()) -> tuple[Parameter, ...]:
+    """Every parameter of the node in the order of the table, with a camera or output group for each key."""
+    members = {"cameras": tuple(camera_keys), "outputs": tuple(output_keys)}
     rows: list[Parameter] = []
     for name, field in Settings.model_fields.items():
         group = field.annotation
@@ -62,8 +63,8 @@ def parameter_table(camera_keys: Iterable[str] = ()) -> tuple[Parameter, ...]:
             rows.append(_row(name, field))
             continue
         rows += [_row(f"{name}.{leaf}", sub) for leaf, sub in group.model_fields.items() if leaf != "by_key"]
-        if name == "cameras":
-            rows += [_row(f"cameras.{k}.{leaf}", sub) for k in camera_keys for leaf, sub in Camera.model_fields.items()]
+        fields = KEYED[name].model_fields if name in KEYED else {}
+        rows += [_row(f"{name}.{k}.{leaf}", sub) for k in members.get(name, ()) for leaf, sub in fields.items()]
     return tuple(rows)
 
 

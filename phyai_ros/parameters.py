@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from phyai_ros.parameter_table import Parameter, is_group, parameter_table
-from phyai_ros.settings import Camera, Settings
+from phyai_ros.settings import KEYED, Settings
 
 # Parameters that ROS itself puts on a node; never ours to judge.
+_MEMBERS = {"cameras": "a camera", "outputs": "an output"}
 ROS_OWN = ("use_sim_time", "start_type_description_service", "qos_overrides", "diagnostic_updater")
 
 
@@ -48,8 +49,8 @@ def build_settings(values: Mapping[str, Any]) -> Settings:
     Raises ParameterError with every unknown name, wrong type, value out of bounds and contradiction at once.
     """
     given = {name: value for name, value in values.items() if value is not None and name.split(".")[0] not in ROS_OWN}
-    keys = usable_camera_keys(given.get("cameras.keys"))
-    table = {row.name: row for row in parameter_table(keys)}
+    keys = {group: usable_keys(given.get(f"{group}.keys")) for group in KEYED}
+    table = {row.name: row for row in parameter_table(keys["cameras"], keys["outputs"])}
     settings, problems = _convert({name: value for name, value in given.items() if name in table}, table, keys)
     wrong = {problem.name for problem in problems}
     problems += [problem for problem in _contradictions(settings) if problem.name not in wrong]
@@ -61,19 +62,19 @@ def build_settings(values: Mapping[str, Any]) -> Settings:
 
 def check_values(values: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with each value by itself, whatever the other parameters say; unknown names are left out."""
-    keys = {name.removeprefix("cameras.").rpartition(".")[0] for name in values if name.startswith("cameras.")} - {""}
-    table = {row.name: row for row in parameter_table(keys)}
+    keys = {group: tuple({name.split(".")[1] for name in values if _is_member(name, group)}) for group in KEYED}
+    table = {row.name: row for row in parameter_table(keys["cameras"], keys["outputs"])}
     return _convert({name: value for name, value in values.items() if name in table}, table, keys)[1]
 
 
-def usable_camera_keys(value: Any) -> tuple[str, ...]:
-    """The usable entries of cameras.keys, whatever type ROS gave it."""
+def usable_keys(value: Any) -> tuple[str, ...]:
+    """The usable entries of cameras.keys or outputs.keys, whatever type ROS gave it."""
     items = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else ()
     return tuple(dict.fromkeys(key for key in items if isinstance(key, str) and key))
 
 
 def _convert(
-    values: Mapping[str, Any], table: Mapping[str, Parameter], keys: Iterable[str]
+    values: Mapping[str, Any], table: Mapping[str, Parameter], keys: Mapping[str, Iterable[str]]
 ) -> tuple[Settings, list[Problem]]:
     """Settings, with the default in place of each wrong value, and what is wrong with those."""
     tidy = {name: _tidy(value, table[name]) for name, value in values.items()}
@@ -83,7 +84,7 @@ def _convert(
     return settings, problems + [_misfit(tidy[name], table[name]) for name in wrong]
 
 
-def _validate(values: dict[str, Any], keys: Iterable[str]) -> tuple[Settings, list[str]]:
+def _validate(values: dict[str, Any], keys: Mapping[str, Iterable[str]]) -> tuple[Settings, list[str]]:
     """Settings, with the default in place of each value that is out of bounds, and the names of those."""
     try:
         return Settings.model_validate(_nest(values, keys)), []
@@ -93,16 +94,20 @@ def _validate(values: dict[str, Any], keys: Iterable[str]) -> tuple[Settings, li
         return Settings.model_validate(_nest(rest, keys)), wrong
 
 
-def _nest(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    by_key: dict[str, dict[str, Any]] = {key: {} for key in keys}
-    nested: dict[str, Any] = {"cameras": {"by_key": by_key}}
+def _nest(values: Mapping[str, Any], keys: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {group: {"by_key": {key: {} for key in members}} for group, members in keys.items()}
     for name, value in values.items():
         group, _, leaf = name.rpartition(".")
-        if group.startswith("cameras."):
-            by_key[group.removeprefix("cameras.")][leaf] = value
+        keyed, _, key = group.partition(".")
+        if key:
+            nested[keyed]["by_key"][key][leaf] = value
         else:
             (nested.setdefault(group, {}) if group else nested)[leaf] = value
     return nested
+
+
+def _is_member(name: str, group: str) -> bool:
+    return name.startswith(f"{group}.") and name.count(".") == 2
 
 
 def _dotted(loc: tuple[int | str, ...]) -> str:
@@ -139,9 +144,10 @@ def _misfit(value: Any, row: Parameter) -> Problem:
 
 def _unknown(name: str, value: Any, table: Iterable[str]) -> Problem:
     prefix, _, leaf = name.rpartition(".")
-    if prefix.startswith("cameras.") and leaf in Camera.model_fields:
-        fix = f"add {prefix.removeprefix('cameras.')!r} to cameras.keys, or correct the key"
-        return Problem(name, value, "settings of a camera named in cameras.keys", fix)
+    group, _, key = prefix.partition(".")
+    if key and group in KEYED and leaf in KEYED[group].model_fields:
+        fix = f"add {key!r} to {group}.keys, or correct the key"
+        return Problem(name, value, f"settings of {_MEMBERS[group]} named in {group}.keys", fix)
     near = get_close_matches(name, table, n=1)
     fix = f"write {near[0]}, if that is meant" if near else "remove it (phyai-ros params lists all names)"
     return Problem(name, value, "names of this node's parameters only", fix)
@@ -150,6 +156,7 @@ def _unknown(name: str, value: Any, table: Iterable[str]) -> Problem:
 def _contradictions(settings: Settings) -> Iterator[Problem]:
     lists = {"cameras.keys": settings.cameras.keys, "joints.names": settings.joints.names}
     lists["output.joints"] = settings.output.joints
+    lists["outputs.keys"] = settings.outputs.keys
     for name, values in lists.items():
         twice = sorted({value for value in values if values.count(value) > 1})
         if twice or "" in values:

@@ -92,7 +92,7 @@ def test_no_loss_comes_from_clean_rows():
 
 
 def test_fit_learns_and_the_average_follows():
-    schedule = Schedule(steps=60, batch=16, warm_up_steps=5)
+    schedule = Schedule(steps=40, batch=8, warm_up_steps=5)
     network, averaged = make_network(), make_network()
     losses = list(fit(network, averaged, Normalised(random_samples(2)), schedule, seed=0))
     assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10])

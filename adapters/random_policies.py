@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -53,6 +53,19 @@ def random_adapter(
     adapter_class = _adapter_class(name)
     parts = random_parts(adapter_class.network_class, SIZES[size], device, options, seed)
     return adapter_class(parts._replace(deployment=replace(parts.deployment, prompt_tokens=prompt_tokens)))
+
+
+@dataclass(frozen=True)
+class RandomLoad:
+    """`random_adapter` with the signature of `load_adapter`, for engines made in another process."""
+
+    size: str = "full"
+    cameras: int = 3
+    prompt_tokens: int = 200
+    dtype: str | None = None
+
+    def __call__(self, name: str, checkpoint: Path | None, device: torch.device) -> Adapter:
+        return random_adapter(name, device, self.size, self.cameras, self.prompt_tokens, self.dtype)
 
 
 def write_checkpoint(name: str, folder: Path, device: torch.device, size: str = "full", seed: int = 0) -> int:

@@ -9,6 +9,7 @@ import resource
 import time
 import warnings
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ import torch
 
 from phyai_core.adapter import Adapter
 from phyai_core.engine import Engine, blank_observation, blank_request, plain_tables
+from phyai_core.remote import RemoteEngine
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
 from phyai_core.types import Leftover, Observation, PolicySpec
 
@@ -60,8 +62,7 @@ def summarise_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 def measure_cases(engine: Engine, cases: Sequence[Case], runs: int, warm_up: int) -> None:
     """`runs` inferences of every case after `warm_up` of each that are not counted."""
-    spec = engine.spec
-    noise = np.random.default_rng(0).standard_normal((spec.action_horizon, spec.latent_dim), dtype=np.float32)
+    noise = noise_for(engine.spec)
     for case in cases:
         for run in range(warm_up):
             replace(case, wall_s=[], device_s=[], stages_s={}).measure(engine, noise, run)
@@ -87,6 +88,11 @@ def make_cases(spec: PolicySpec, prompts: Sequence[str], batch_sizes: Sequence[i
     for size in batch_sizes:
         if size > 1:
             yield Case(f"batch {size}", lambda run, size=size: [(fixed, plain)] * size)
+
+
+def noise_for(spec: PolicySpec) -> np.ndarray:
+    """Standard normal, [H, A'], always the same."""
+    return np.random.default_rng(0).standard_normal((spec.action_horizon, spec.latent_dim), dtype=np.float32)
 
 
 def random_observation(spec: PolicySpec, prompt: str, seed: int) -> Observation:
@@ -159,6 +165,29 @@ def memory_bytes(device: torch.device) -> dict[str, int]:
         "allocated_peak": torch.cuda.max_memory_allocated(device),
         "reserved": torch.cuda.memory_reserved(device),
     }
+
+
+def compare_placements(thread: Engine, process: RemoteEngine, runs: int) -> dict[str, dict[str, float]]:
+    """Wall time of the same inference in both, turn by turn: milliseconds by placement, and of the difference."""
+    spec = thread.spec
+    request = (random_observation(spec, "", 0), plain_tables(spec), noise_for(spec))
+    walls: dict[str, list[float]] = {"thread": [], "process": []}
+    for _ in range(runs):
+        for name, engine in (("thread", thread), ("process", process)):
+            started = time.perf_counter()
+            engine.infer(*request)
+            walls[name].append(time.perf_counter() - started)
+    overhead = np.subtract(walls["process"], walls["thread"])
+    return {**{name: summarise_ms(wall) for name, wall in walls.items()}, "overhead": summarise_ms(overhead)}
+
+
+def matrix_dtype(adapter: Adapter) -> torch.dtype:
+    """The type of most of the weights."""
+    modules = [value for value in vars(adapter).values() if isinstance(value, torch.nn.Module)]
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in (parameter for module in modules for parameter in module.parameters()):
+        sizes[parameter.dtype] += parameter.numel()
+    return sizes.most_common(1)[0][0]
 
 
 def relative_error(engine: Engine, reference: Engine, request: tuple[Observation, RtcTables, np.ndarray]) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
+from phyai_core.compilation import allow_variants, compile_blocks
 from phyai_core.reanchor import reanchor
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
 from phyai_core.runner import Runner
@@ -83,10 +85,12 @@ class Engine:
         batch_sizes: Sequence[int] = (1,),
         use_graphs: bool = True,
         guidance: str | None = None,
+        compiled: bool = False,
     ) -> None:
         """`device` is where `adapter` was loaded. Raises ValueError for a policy that is not a flow policy.
 
-        `guidance` is set for the gradient modes of RTC, which change what every denoise step computes.
+        `guidance` is set for the gradient modes of RTC, which change what every denoise step computes. `compiled` fuses
+        small operations with torch.compile while graphs are captured.
         """
         steps = adapter.spec.num_denoise_steps
         if steps < 1:
@@ -100,6 +104,11 @@ class Engine:
         self.guidance = guidance
         example = adapter.preprocess(blank_observation(self.spec))
         self.runner = Runner(adapter, device, example, batch_sizes, use_graphs, guidance)
+        self._compiled = compiled
+        if compiled:
+            if not self.runner.captures:
+                raise ValueError("inference.compile is true; allowed is false where no CUDA graphs are captured.")
+            compile_blocks(adapter)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -135,7 +144,8 @@ class Engine:
         """
         request, seconds = blank_request(self.spec), []
         tell = _Counter(self.runner.captures + runs, progress)
-        self.runner.prepare(tell)
+        with allow_variants() if self._compiled else nullcontext():
+            self.runner.prepare(tell)
         for _ in range(runs):
             started_ns = time.perf_counter_ns()
             self.infer(*request)

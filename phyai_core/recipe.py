@@ -27,6 +27,7 @@ class EngineRecipe:
     batch_sizes: tuple[int, ...] = (1,)
     use_graphs: bool = True
     guidance: str | None = None  # for the gradient modes of RTC, see Engine
+    compiled: bool = False  # fuse small operations, see Engine
 
     def build(self) -> Engine:
         """Load the policy in this process. Raises ValueError with what is wrong and how to mend it."""
@@ -35,4 +36,4 @@ class EngineRecipe:
         adapter = self.load(self.adapter, self.checkpoint, device)
         if self.num_denoise_steps:
             adapter.set_denoise_steps(self.num_denoise_steps)
-        return Engine(adapter, device, self.batch_sizes, self.use_graphs, self.guidance)
+        return Engine(adapter, device, self.batch_sizes, self.use_graphs, self.guidance, self.compiled)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +17,8 @@ from phyai_ros.cli.summary import write_json
 if TYPE_CHECKING:
     import torch
 
-    from phyai_core.adapter import Adapter
     from phyai_core.engine import Engine
+    from phyai_core.recipe import EngineRecipe, Load
 
 LEAST_RUNS = 200  # below that a p99 says nothing
 
@@ -39,51 +37,68 @@ def bench(
     runs: Annotated[int, typer.Option(min=LEAST_RUNS, help="Measured inferences per row")] = LEAST_RUNS,
     warm_up: Annotated[int, typer.Option(min=1, help="Inferences before that, per row")] = 20,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="Fuse small operations with torch.compile")] = False,
+    process: Annotated[bool, typer.Option("--process", help="Also run it in a child process")] = False,
+    against_float32: Annotated[
+        bool, typer.Option("--against-float32", help="With random weights: also compare results with float32")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures")] = None,
 ) -> None:
     """Measure one policy: fixed and varying prompt, RTC, batches; wall time, device time per stage, memory, floor."""
-    import torch
+    from phyai_core.recipe import EngineRecipe
 
-    from phyai_core.engine import Engine, resolve_device
-
-    torch.set_num_threads(threads)
-    where = resolve_device(device)
-    started = time.perf_counter()
-    make = _policy_maker(adapter, checkpoint, random_weights, size, cameras, prompt_tokens, dtype)
-    policy = make(where)
-    loaded = time.perf_counter()
-    sizes = [1 << power for power in range(batch.bit_length()) if 1 << power < batch] + [batch]
-    engine = Engine(policy, where, sizes, use_graphs=not eager)
-    engine.warm_up(1)
-    start = {"load": loaded - started, "capture and warm up": time.perf_counter() - loaded}
-    report = {**host_facts(), **_describe(engine, dtype), "start_s": start, **_measure(engine, runs, warm_up)}
-    report["floor"] = _floor(make(torch.device("meta")), where, report["dtype"])
-    console = Console()
-    console.print(make_table(report))
+    if random_weights == (checkpoint is not None):
+        raise ValueError("--checkpoint and --random-weights: give exactly one of them.")
+    load = _random_load(size, cameras, prompt_tokens, dtype) if random_weights else _plain_load(dtype, against_float32)
+    sizes = (*(1 << power for power in range(batch.bit_length()) if 1 << power < batch), batch)
+    settings = {"batch_sizes": sizes, "use_graphs": not eager, "compiled": compiled}
+    recipe = EngineRecipe(load, adapter, checkpoint, device, threads, **settings)
+    engine, start_s = _start(recipe)
+    report = {**host_facts(), **_describe(engine), "start_s": start_s, **_measure(engine, runs, warm_up)}
+    report["floor"] = _floor(recipe, engine.device, report["dtype"])
+    if process:
+        report["process_ms"] = _compare_process(engine, recipe, runs)
+    if against_float32:
+        report["relative_l2_to_float32"] = _compare_float32(engine, recipe)
+    _show(report)
     if json_file is not None:
         write_json(json_file, report)
 
 
-def _policy_maker(name, checkpoint, random_weights, size, cameras, prompt_tokens, dtype) -> Callable[..., Adapter]:
-    """A function from device to policy. Raises ValueError for options that contradict each other."""
-    if random_weights == (checkpoint is not None):
-        raise ValueError("--checkpoint and --random-weights: give exactly one of them.")
-    if not random_weights:
-        from phyai_adapters import load_adapter
+def _random_load(size: str, cameras: int, prompt_tokens: int, dtype: str | None) -> Load:
+    from phyai_adapters.random_policies import RandomLoad
 
-        return partial(load_adapter, name, checkpoint)
-    from phyai_adapters.random_policies import random_adapter
-
-    return lambda device: random_adapter(name, device, size, cameras, prompt_tokens, _dtype_name(dtype))
-
-
-def _dtype_name(text: str | None) -> str | None:
     names = {"bf16": "bfloat16", "fp32": "float32"}
-    return text and names.get(text, text)
+    return RandomLoad(size, cameras, prompt_tokens, names.get(dtype, dtype))
 
 
-def _describe(engine: Engine, dtype: str | None) -> dict[str, Any]:
+def _plain_load(dtype: str | None, against_float32: bool) -> Load:
+    from phyai_adapters import load_adapter
+
+    if dtype or against_float32:
+        raise ValueError("--dtype and --against-float32: only with --random-weights; a checkpoint has its phyai.json.")
+    return load_adapter
+
+
+def _start(recipe: EngineRecipe) -> tuple[Engine, dict[str, float]]:
+    """An engine that has run once, and how long each part of that took."""
+    from phyai_core.engine import blank_request
+
+    times = [time.perf_counter()]
+    engine = recipe.build()
+    times.append(time.perf_counter())
+    engine.warm_up(0)
+    times.append(time.perf_counter())
+    engine.infer(*blank_request(engine.spec))
+    times.append(time.perf_counter())
+    parts = ("load", "capture", "first inference")
+    return engine, {part: end - start for part, start, end in zip(parts, times, times[1:], strict=False)}
+
+
+def _describe(engine: Engine) -> dict[str, Any]:
     import torch
+
+    from phyai_core.bench import matrix_dtype
 
     spec, cuda = engine.spec, engine.device.type == "cuda"
     return {
@@ -93,7 +108,7 @@ def _describe(engine: Engine, dtype: str | None) -> dict[str, Any]:
         "action_horizon": spec.action_horizon,
         "num_denoise_steps": spec.num_denoise_steps,
         "device": torch.cuda.get_device_name(engine.device) if cuda else "cpu",
-        "dtype": _dtype_name(dtype) or ("bfloat16" if cuda else "float32"),
+        "dtype": str(matrix_dtype(engine.adapter)).removeprefix("torch."),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "graphs": engine.runner.captures,
@@ -113,17 +128,55 @@ def _measure(engine: Engine, runs: int, warm_up: int) -> dict[str, Any]:
     }
 
 
-def _floor(shapes: Adapter, device: torch.device, dtype: str) -> dict[str, Any]:
-    """Of batch 1 with the longest prompt. `shapes` is the policy on the meta device: nothing is computed there."""
+def _floor(recipe: EngineRecipe, device: torch.device, dtype: str) -> dict[str, Any]:
+    """Of batch 1 with the longest prompt, counted on the meta device: nothing is computed there."""
     import torch
 
     from phyai_core.bench import longest_inputs
     from phyai_core.work import count_work, find_roofs
 
+    shapes = recipe.load(recipe.adapter, recipe.checkpoint, torch.device("meta"))
     inputs = {name: tensor.to("meta") for name, tensor in longest_inputs(shapes).items()}
     work, roofs = count_work(shapes, inputs), find_roofs(device, getattr(torch, dtype))
     stages = {name: {**asdict(part), "ms": roofs.floor_s(part) * 1e3} for name, part in work.items()}
     return {"roofs": asdict(roofs), "stages": stages, "ms": sum(stage["ms"] for stage in stages.values())}
+
+
+def _compare_process(engine: Engine, recipe: EngineRecipe, runs: int) -> dict[str, Any]:
+    """The same inference here and in a child process, turn by turn."""
+    from phyai_core.bench import compare_placements
+    from phyai_core.remote import RemoteEngine
+
+    remote = RemoteEngine(replace(recipe, batch_sizes=(1,)))
+    try:
+        remote.warm_up(3)
+        return compare_placements(engine, remote, runs)
+    finally:
+        remote.close()
+
+
+def _compare_float32(engine: Engine, recipe: EngineRecipe) -> float:
+    from phyai_core.bench import noise_for, random_observation, relative_error
+    from phyai_core.engine import plain_tables
+
+    reference = replace(recipe, load=replace(recipe.load, dtype="float32"), batch_sizes=(1,)).build()
+    request = (
+        random_observation(engine.spec, "pick up the block", 0),
+        plain_tables(engine.spec),
+        noise_for(engine.spec),
+    )
+    return relative_error(engine, reference, request)
+
+
+def _show(report: dict[str, Any]) -> None:
+    console = Console()
+    console.print(make_table(report))
+    console.print(" · ".join(f"{part} {seconds:.2f} s" for part, seconds in report["start_s"].items()))
+    if "process_ms" in report:
+        thread, process = (report["process_ms"][place]["p50"] for place in ("thread", "process"))
+        console.print(f"in a child process: {process:.2f} ms, in a thread: {thread:.2f} ms (p50)")
+    if "relative_l2_to_float32" in report:
+        console.print(f"relative L2 to float32: {report['relative_l2_to_float32']:.1e}")
 
 
 def make_table(report: dict[str, Any]) -> Table:

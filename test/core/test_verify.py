@@ -80,7 +80,7 @@ def test_what_is_missing_is_said_in_a_sentence(tmp_path, capfd):
     assert "none of the recorded values has a known name" in capfd.readouterr().err
     assert not (tmp_path / STAGES).exists()
     assert run(["verify", str(tmp_path), "--io", str(golden)], TABLE) == 2
-    assert "is of no known kind; known are flow_tiny, pi0, pi05" in capfd.readouterr().err
+    assert "is of no known kind; known are flow_tiny," in capfd.readouterr().err
     assert run(["verify", str(golden), "--io", str(golden), "--adapter", "flow_tiny"], TABLE) == 2
 
 

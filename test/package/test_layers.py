@@ -17,8 +17,10 @@ MAY_IMPORT = {
     "phyai_adapters": {"phyai_adapters", "phyai_core", "phyai_kernels"},
     "phyai_ros": {"phyai_ros", "phyai_core"},
 }
-# Policies are found by their name in a table; only the training of the built-in policy names its modules.
-NAME_TABLES = ("phyai_adapters.load_adapter", "phyai_adapters.random_policies.")
+# Policies are found by name or by their files; only the training of the built-in policy names its modules.
+NAME_TABLES = tuple(
+    f"phyai_adapters.{name}" for name in ("load_adapter", "random_policies.", "detection.", "description.", "fixtures.")
+)
 TRAINS_THE_BUILT_IN_POLICY = "phyai_ros.sim."
 ROS = re.compile(r"(rclpy|\w+_msgs|\w+_interfaces|std_srvs|launch(_ros)?|ament_\w+|cv_bridge|rosidl_\w+)(\.|$)")
 WITHOUT_TORCH = ("types", "clock", "rtc", "delay", "executor", "timing", "braking", "metrics")

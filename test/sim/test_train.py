@@ -95,7 +95,7 @@ def test_fit_learns_and_the_average_follows():
     schedule = Schedule(steps=40, batch=8, warm_up_steps=5)
     network, averaged = make_network(), make_network()
     losses = list(fit(network, averaged, Normalised(random_samples(2)), schedule, seed=0))
-    assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10])
+    assert np.mean(losses[-10:]) < 0.75 * np.mean(losses[:10])
     start, weights, mean = (net.read_chunk.weight for net in (make_network(), network, averaged))
     assert 0 < (mean - weights).norm() < (start - weights).norm()
 

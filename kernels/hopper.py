@@ -52,8 +52,9 @@ def refuse(device: torch.device) -> str | None:
 
 
 def describe(matrix: Tensor, rows: int, columns: int) -> Any:
-    """Bulk copy descriptor of bfloat16 blocks [rows, columns] of a contiguous matrix; rows beyond it read as zero."""
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
+    """Bulk copy descriptor of blocks [rows, columns] of a contiguous matrix; rows beyond it read as zero."""
+    kind = gl.bfloat16 if matrix.dtype == torch.bfloat16 else gl.float8e4nv
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], kind)
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout)
 
 

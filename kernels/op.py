@@ -47,7 +47,7 @@ class Candidate:
 class Op:
     """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices.
 
-    `others` are further candidates, most promising first.
+    `others` are further candidates, most promising first; they come before the Triton kernel.
     """
 
     name: str
@@ -55,10 +55,22 @@ class Op:
     triton: Callable[..., Any] | None = None
     others: tuple[Candidate, ...] = ()
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every candidate in the order of preference without measurements; the last one always can."""
+        kernel = () if self.triton is None else (Candidate("triton", self.triton, _refuse_triton),)
+        return (*self.others, *kernel, Candidate("reference", self.reference, lambda *_, **__: None))
+
     def available(self, device: torch.device) -> bool:
         """True when the Triton kernel can run on `device`."""
-        return self.triton is not None and triton is not None and device.type == "cuda"
+        return self.triton is not None and _refuse_triton(device) is None
 
     def pick(self, device: torch.device) -> Callable[..., Any]:
         """The implementation to use on `device`. Both compute on that device; nothing moves."""
         return self.triton if self.triton is not None and self.available(device) else self.reference
+
+
+def _refuse_triton(device: torch.device, *_: Any, **__: Any) -> str | None:
+    if triton is None:
+        return "Triton is not installed"
+    return None if device.type == "cuda" else f"needs a CUDA device, not {device.type}"

@@ -1,10 +1,14 @@
 """Sections of tools/gpu_bench_kernels.py: name -> function that checks, times and returns figures."""
 
-from gpu_bench import expert, roofs
+from gpu_bench import expert, prefix, roofs
 
 SECTIONS = {
     "roofs": roofs.measure,
     "expert": expert.measure,
     "expert_plans": expert.search_plans,
     "batches": expert.measure_batches,
+    "products": prefix.measure_products,
+    "attention": prefix.measure_attention,
+    "prefix": prefix.measure_pass,
+    "vision": prefix.measure_vision,
 }

@@ -1,0 +1,130 @@
+"""Which candidate of an operation runs: the fastest measured one, else the first that can, always with a reason.
+
+Choices are made while an engine is configured, from the tensors of a representative call, and do not change after.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phyai_kernels.op import Candidate, Op
+from phyai_kernels.profile import Profile
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision: the candidate taken, and per candidate why it was taken or not."""
+
+    op: str
+    problem: str
+    candidate: Candidate
+    reasons: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{self.op} [{self.problem}] -> {self.candidate.name}"]
+        return "\n".join([*lines, *(f"    {name}: {reason}" for name, reason in self.reasons.items())])
+
+
+def describe_problem(arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """Types, shapes and options of a call in one line: the key of a measurement."""
+    parts = [text for argument in arguments if (text := _describe(argument))]
+    return " ".join([*parts, *(f"{name}={_describe(value)}" for name, value in sorted(options.items()) if value)])
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}".replace(" ", "")
+    if isinstance(value, tuple):
+        return "(" + " ".join(_describe(item) for item in value) + ")"
+    return "" if value is None else str(value)
+
+
+class Dispatcher:
+    """Chooses candidates on one device; `profile` may be missing, and is set aside where it does not fit."""
+
+    def __init__(self, device: torch.device, profile: Profile | None = None) -> None:
+        self.device = device
+        refusal = "no profile" if profile is None else profile.refuse(device)
+        self.profile = profile if refusal is None else None
+        self._without = refusal
+        self.choices: list[Choice] = []
+
+    def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        """What to call for arguments of these types and shapes; nothing is run, compiled or measured here."""
+        problem = describe_problem(arguments, options)
+        refused = {c.name: c.refuse(self.device, *arguments, **options) for c in op.candidates}
+        able = [candidate for candidate in op.candidates if refused[candidate.name] is None]
+        times = self.profile.times_us.get(op.name, {}).get(problem, {}) if self.profile else {}
+        measured = [candidate for candidate in able if candidate.name in times]
+        taken = min(measured, key=lambda candidate: times[candidate.name]) if measured else able[0]
+        reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in op.candidates}
+        self.choices.append(Choice(op.name, problem, taken, reasons))
+        return taken.run
+
+    def measure(self, op: Op, *arguments: Any, **options: Any) -> dict[str, float]:
+        """Times every candidate that can take the call, in microseconds, and keeps the times in the profile.
+
+        The arguments are really used: what the operation updates or fills is changed.
+        """
+        if self.profile is None:
+            self.profile = Profile.empty(self.device)
+        problem = describe_problem(arguments, options)
+        times = {}
+        for candidate in op.candidates:
+            if candidate.refuse(self.device, *arguments, **options) is None:
+                times[candidate.name] = _time_us(lambda c=candidate: c.run(*arguments, **options), self.device)
+                self.profile.record(op.name, problem, candidate.name, times[candidate.name])
+        return times
+
+    def explain(self) -> str:
+        """Every choice so far, with the reason for each candidate taken or refused."""
+        return "\n".join(str(choice) for choice in self.choices)
+
+    def _reason(self, candidate: Candidate, taken: Candidate, refusal: str | None, times: dict[str, float]) -> str:
+        if refusal is not None:
+            return f"refused: {refusal}"
+        if candidate.name in times:
+            word = "taken: fastest" if candidate is taken else "not taken: slower"
+            return f"{word}, {times[candidate.name]:.1f} us measured"
+        if candidate is taken:
+            return f"taken: first that can run ({self._without or 'this call is not in the profile'})"
+        return "not taken: " + ("not measured" if times else "a candidate before it can run")
+
+
+def _time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:
+    """Median microseconds of one call; on a GPU of several captured in a graph, so that launching does not count."""
+    replay, wait = work, _nothing
+    if device.type == "cuda":
+        replay, wait = _capture(work, device, calls).replay, torch.cuda.synchronize
+    spans = []
+    for _ in range(runs + 2):
+        wait()
+        start_ns = time.perf_counter_ns()
+        replay()
+        wait()
+        spans.append((time.perf_counter_ns() - start_ns) * 1e-3)
+    return statistics.median(spans[2:]) / (calls if device.type == "cuda" else 1)
+
+
+def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return graph
+
+
+def _nothing() -> None:
+    """A CPU call has ended when it returns."""

@@ -1,0 +1,110 @@
+"""Guards against: a candidate chosen that cannot run, a slower one preferred to a faster one, measurements of another
+machine or version trusted, a choice without a reason, and a profile file that fails with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from phyai_kernels.dense import DENSE
+from phyai_kernels.dispatch import Dispatcher, describe_problem
+from phyai_kernels.op import Candidate, Op
+from phyai_kernels.profile import Profile, load_profile
+
+CPU = torch.device("cpu")
+
+
+def able(*_, **__):
+    return None
+
+
+def double(x):
+    return 2 * x
+
+
+FAST = Candidate("fast", lambda x: x + x, able)
+SLOW = Candidate("slow", lambda x: x * 2, able)
+BROKEN = Candidate("broken", lambda x: 1 / 0, lambda device, x: f"takes no {x.dtype}")
+OP = Op("double", double, others=(BROKEN, SLOW, FAST))
+X = torch.ones(3)
+PROBLEM = "float32[3]"
+
+
+def profile_with(**times):
+    profile = Profile.empty(CPU)
+    for name, microseconds in times.items():
+        profile.record("double", PROBLEM, name, microseconds)
+    return profile
+
+
+def test_without_a_profile_the_first_that_can_run_is_taken():
+    dispatcher = Dispatcher(CPU)
+    assert dispatcher.pick(OP, X) is SLOW.run
+    assert dispatcher.choices[0].reasons == {
+        "broken": "refused: takes no torch.float32",
+        "slow": "taken: first that can run (no profile)",
+        "fast": "not taken: a candidate before it can run",
+        "reference": "not taken: a candidate before it can run",
+    }
+
+
+def test_the_fastest_measured_candidate_is_taken_unless_it_cannot_run():
+    dispatcher = Dispatcher(CPU, profile_with(broken=0.1, slow=9.0, fast=2.0))
+    assert dispatcher.pick(OP, X) is FAST.run
+    assert "fast: taken: fastest, 2.0 us measured" in dispatcher.explain()
+    assert "reference: not taken: not measured" in dispatcher.explain()
+
+
+def test_another_problem_is_not_decided_by_the_measurement():
+    dispatcher = Dispatcher(CPU, profile_with(fast=2.0))
+    assert dispatcher.pick(OP, torch.ones(4)) is SLOW.run
+    assert "this call is not in the profile" in dispatcher.explain()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"device": "other"}, "measured on other, this is cpu"), ({"versions": {"torch": "1.0"}}, "torch 1.0, now")],
+)
+def test_measurements_of_another_machine_or_version_are_set_aside(change, reason):
+    profile = profile_with(fast=2.0)
+    for name, value in change.items():
+        setattr(profile, name, value)
+    dispatcher = Dispatcher(CPU, profile)
+    assert dispatcher.pick(OP, X) is SLOW.run
+    assert reason in dispatcher.explain()
+
+
+def test_a_measurement_survives_the_file_and_decides(tmp_path):
+    dispatcher = Dispatcher(CPU)
+    times = dispatcher.measure(OP, X)
+    assert set(times) == {"slow", "fast", "reference"}
+    dispatcher.profile.save(tmp_path)
+    loaded = load_profile(tmp_path, CPU)
+    assert loaded == dispatcher.profile
+    chosen = Dispatcher(CPU, loaded).pick(OP, X)
+    assert chosen is {"slow": SLOW.run, "fast": FAST.run, "reference": double}[min(times, key=times.get)]
+
+
+def test_a_broken_file_is_named(tmp_path):
+    assert load_profile(tmp_path, CPU) is None
+    for content in ("{", json.dumps({"device": "cpu"})):
+        (tmp_path / "cpu.json").write_text(content)
+        with pytest.raises(ValueError, match="is not a kernel profile"):
+            load_profile(tmp_path, CPU)
+
+
+def test_a_problem_is_named_by_types_shapes_and_options():
+    arguments = (torch.ones(2, 3), None, (X, X), 4)
+    assert describe_problem(arguments, {"geglu": True, "scales": None}) == (
+        "float32[2,3] (float32[3] float32[3]) 4 geglu=True"
+    )
+
+
+def test_the_cpu_takes_references_and_says_why_not_the_others():
+    x, weight, out = torch.ones(2, 128), torch.ones(256, 128), torch.empty(2, 128)
+    dispatcher = Dispatcher(CPU)
+    assert dispatcher.pick(DENSE, x, weight, out, geglu=True) is DENSE.reference
+    assert "cublas: refused: needs a CUDA device, not cpu" in dispatcher.explain()

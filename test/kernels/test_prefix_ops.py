@@ -1,0 +1,81 @@
+"""Guards against: rotary partners or positions mixed up, K/V written to the wrong rows, keys of the padding that leak
+in, a window that looks ahead or wraps to another robot, and parts split at the wrong channel.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from comparison import assert_agrees, draw, poisoned
+
+from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.prefix_attention import PREFIX_ATTENTION, SDPA
+from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def make(where):
+    generator = torch.Generator().manual_seed(3)
+    return lambda *shape, dtype=torch.float32: draw(generator, *shape, dtype=dtype, device=where)
+
+
+@pytest.mark.parametrize(("batch", "tokens", "heads"), [(1, 1, 2), (2, 19, 3), (1, 40, 0)])
+def test_rotate_and_store(make, dtype, batch, tokens, heads):
+    qkv, angle = make(batch, tokens, (heads + 2) * 64, dtype=dtype), make(50, 32)
+    rotary, cache = torch.stack([angle.cos(), angle.sin()]), make(2, batch, 45, 64, dtype=dtype)
+    results = []
+    for function in (ROTATE_AND_STORE.reference, ROTATE_AND_STORE.triton):
+        own, (keys, values) = qkv.clone(), cache.clone()
+        function(own, rotary, keys, values)
+        results.append((own[..., : heads * 64], keys, values))
+    for expected, result in zip(*results, strict=True):
+        assert_agrees(result.contiguous(), expected.contiguous())
+
+
+@pytest.mark.parametrize(("tokens", "lengths"), [(1, [1]), (70, [70]), (45, [40, 3])])
+def test_prefix_attention(make, where, dtype, tokens, lengths):
+    if where.type == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16 wrongly")
+    batch, heads, dim = len(lengths), 3, 64
+    qkv = make(batch, tokens, (heads + 2) * dim, dtype=dtype)
+    keys, values = make(2, batch, 90, dim, dtype=dtype)
+    keys[:, max(lengths) :], values[:, max(lengths) :] = 50.0, 1e4
+    length = torch.tensor(lengths, dtype=torch.int32, device=where)
+    functions = [PREFIX_ATTENTION.reference, PREFIX_ATTENTION.triton, SDPA.run]
+    outs = [poisoned(batch, tokens, heads * dim, dtype=dtype, device=where) for _ in functions]
+    for function, out in zip(functions, outs, strict=True):
+        function(qkv[..., : heads * dim], keys, values, length, out)
+    for out in outs[1:]:
+        for robot, end in enumerate(lengths):
+            assert_agrees(out[robot, :end], outs[0][robot, :end])
+        assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 37])
+@pytest.mark.parametrize("parts", [(64, 64, 128), (24, 40, 200)], ids=str)
+def test_causal_conv(make, where, dtype, tokens, parts):
+    x, weight = make(2, tokens, sum(parts), dtype=dtype), make(sum(parts), 4, dtype=dtype)
+    results = []
+    for function in (CAUSAL_CONV.reference, CAUSAL_CONV.triton):
+        outs = [poisoned(2, tokens, part, dtype=dtype, device=where) for part in parts]
+        function(x, weight, *outs)
+        results.append(outs)
+    for expected, result in zip(*results, strict=True):
+        assert_agrees(result, expected)
+
+
+def test_the_convolution_looks_back_only(make):
+    x, weight = make(1, 8, 64), make(64, 4)
+    outs = [[poisoned(1, 8, part, device=x.device) for part in (16, 16, 32)] for _ in range(2)]
+    CAUSAL_CONV.triton(x, weight, *outs[0])
+    x[:, 5] += 1.0
+    CAUSAL_CONV.triton(x, weight, *outs[1])
+    for before, after in zip(*outs, strict=True):
+        assert torch.equal(before[:, :5], after[:, :5]) and not torch.equal(before[:, 5:], after[:, 5:])

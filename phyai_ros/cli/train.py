@@ -26,6 +26,12 @@ def train(
         int | None, typer.Option(help="Demonstrations to record; by default as for the shipped weights")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; by default as for the shipped weights")] = None,
+    rtc_max_delay: Annotated[
+        int, typer.Option(help="Teach a checkpoint to continue up to so many rows (rtc.mode trained); 0: do not")
+    ] = 0,
+    start: Annotated[
+        Path | None, typer.Option(help="Checkpoint to go on from; with --rtc-max-delay the shipped one by default")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of demonstrations and fit")] = 0,
     evaluate: Annotated[int | None, typer.Option(help="Episodes of the closed-loop test; by default 100")] = None,
     quick: Annotated[
@@ -36,7 +42,7 @@ def train(
 ) -> None:
     """Record demonstrations, fit the built-in policy, write a checkpoint and test it in closed loop."""
     try:
-        from phyai_ros.sim.train import QUICK, TrainConfig
+        from phyai_ros.sim.train import FOR_RTC, QUICK, TESTED_DELAY, TrainConfig
         from phyai_ros.sim.train import train as run_training
     except ModuleNotFoundError as error:
         raise ValueError(
@@ -44,7 +50,8 @@ def train(
         ) from error
 
     given = {"episodes": episodes, "steps": steps, "evaluation_episodes": evaluate}
-    base = QUICK if quick else TrainConfig()
+    base = QUICK if quick else FOR_RTC if rtc_max_delay else TrainConfig()
+    base = replace(base, rtc_max_delay=rtc_max_delay, start=start)
     config = replace(base, seed=seed, **{name: value for name, value in given.items() if value is not None})
     try:
         result = run_training(out, config)
@@ -52,9 +59,10 @@ def train(
         raise CommandFailed(str(error)) from error
     measured = result.evaluation
     console = Console()
+    delay = f"at a delay of {TESTED_DELAY} ticks" if rtc_max_delay else "without delay"
     console.print(
         f"checkpoint: {result.checkpoint}\n"
-        f"succeeded: {measured.successes} of {measured.episodes} episodes without delay\n"
+        f"succeeded: {measured.successes} of {measured.episodes} episodes {delay}\n"
         f"jerk of commands: {_shown(measured.jerk_rad_s3)} rad/s³, mean seam {_shown(measured.seam_mrad)} mrad\n"
         f"time: {result.data_s:.0f} s demonstrations, {result.fit_s:.0f} s fit",
         highlight=False,
@@ -80,7 +88,8 @@ def report(result: TrainResult, config: TrainConfig) -> dict[str, Any]:
         "data_s": round(result.data_s, 1),
         "fit_s": round(result.fit_s, 1),
         "success_rate": result.evaluation.success_rate,
-        **{f"config_{name}": value for name, value in asdict(config).items()},
+        **{f"config_{name}": value for name, value in asdict(config).items() if name != "start"},
+        "config_start": None if config.start is None else str(config.start),
         **{name: value if isfinite(value) else None for name, value in asdict(result.evaluation).items()},
         **host_facts(),
     }

@@ -186,7 +186,7 @@ def _describe(data: Normalised, config: TrainConfig) -> FlowTinyConfig:
     )
 
 
-def describe_measurement(evaluation: Evaluation, setting: Setting = Setting()) -> dict[str, Any]:
+def describe_measurement(evaluation: Evaluation, setting: Setting) -> dict[str, Any]:
     """The figures of `evaluation` for flow_tiny.json, with where and when they were measured."""
     figures = asdict(evaluation).items()
     rounded = {name: round(value, 3) if math.isfinite(value) else None for name, value in figures}  # JSON has no NaN

@@ -119,6 +119,24 @@ def test_a_quick_run_makes_a_checkpoint_that_says_how_it_was_made(tmp_path):
     assert policy.spec.action_horizon == 32 and policy.spec.dt_s == 0.04
 
 
+def test_a_fine_tuned_checkpoint_knows_the_delay_it_was_taught(tmp_path):
+    base = replace(QUICK, episodes=2, steps=3)
+    train(tmp_path / "base", base, show_progress=False)
+    taught = replace(base, rtc_max_delay=4, start=tmp_path / "base")
+    train(tmp_path / "taught", taught, show_progress=False)
+    policy = FlowTiny.load(tmp_path / "taught", torch.device("cpu"))
+    assert policy.spec.rtc_max_delay == 4 and "trained" in policy.spec.rtc_modes
+    plain = json.loads((tmp_path / "taught" / SPEC_FILE).read_text())
+    assert plain["training"]["start"] == "base" and "mode trained" in plain["measured"]["what"]
+    with pytest.raises(ValueError, match=r"start: .*base has another state_mean than these demonstrations"):
+        train(tmp_path / "other", replace(taught, seed=1), show_progress=False)
+
+
+def test_no_policy_is_taught_a_delay_beyond_half_its_chunk():
+    with pytest.raises(ValueError, match=r"rtc_max_delay: 17 is too large; give at most 16 ticks"):
+        TrainConfig(rtc_max_delay=17)
+
+
 @pytest.mark.parametrize("setting", ["episodes", "steps", "evaluation_episodes", "batch"])
 def test_a_run_of_nothing_is_refused_by_name(setting):
     with pytest.raises(ValueError, match=f"{setting}: 0"):

@@ -19,10 +19,12 @@ from phyai_ros.environment import prepare_environment
 COMMANDS = {
     "demo": "phyai_ros.cli.demo:demo",
     "run": "phyai_ros.cli.run:run",
+    "replay": "phyai_ros.cli.replay:replay",
     "inspect": "phyai_ros.cli.inspect:inspect",
     "verify": "phyai_ros.cli.verify:verify",
     "bench": "phyai_ros.cli.bench:bench",
     "bench tick": "phyai_ros.cli.bench_tick:bench_tick",
+    "rtc-bench": "phyai_ros.cli.rtc_bench:rtc_bench",
     "train": "phyai_ros.cli.train:train",
     "params": "phyai_ros.cli.params:params",
 }

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rosbags.interfaces import Connection
 from rosbags.rosbag2 import Reader, ReaderError
 
-from phyai_ros.replay.bag_types import TypeBook
+from phyai_ros.replay.bag_types import TypeBook, stamp_of
 
 SUFFIXES = (".mcap", ".db3")
-CDR = "cdr"
+CLOCKS = ("log", "header")
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ class Bag:
     """A bag that is open for reading; use as a context manager.
 
     `renamed` {name in the bag: name to read it under} is applied before anything else. Raises ValueError where the bag
-    is missing, damaged or empty, saying what to do.
+    is missing, damaged or empty, saying what to do. `clock` is what ROS time was: log (when the recorder got a message)
+    or header (its stamp), for bags of simulated time.
     """
 
-    def __init__(self, path: Path, renamed: Mapping[str, str] | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, renamed: Mapping[str, str] | None = None, clock: str = "log") -> None:
+        if clock not in CLOCKS:
+            raise ValueError(f"--clock is {clock!r}; allowed is {' or '.join(CLOCKS)}.")
+        self.path, self._by_stamp = path, clock == "header"
         self._renamed = dict(renamed or {})
         self._reader = _find_reader(path)
         self._types = TypeBook()
@@ -64,6 +67,8 @@ class Bag:
         self.start_ns, self.end_ns = self._reader.start_time, self._reader.end_time - 1
         self.count: int = self._reader.message_count
         self.topics = self._list_topics()
+        if self._by_stamp:
+            self._find_stamped_time()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,7 +84,28 @@ class Bag:
         return (log_ns - self.start_ns) * 1e-9
 
     def messages(self, topics: Collection[str] | None = None) -> Iterator[BagMessage]:
-        """All readable messages of `topics` (None: of every topic) in the order in which they were recorded."""
+        """All readable messages of `topics` (None: of every topic) in the order in which they were recorded.
+
+        With the clock `header` a message comes at its stamp; one without a stamp, or an older one, at the last stamp.
+        """
+        messages = self._logged_messages(topics)
+        return self._stamped(messages) if self._by_stamp else messages
+
+    def _stamped(self, messages: Iterator[BagMessage]) -> Iterator[BagMessage]:
+        now_ns = self.start_ns
+        for message in messages:
+            now_ns = max(now_ns, stamp_of(message.msg))
+            yield replace(message, log_ns=now_ns)
+
+    def _find_stamped_time(self) -> None:
+        """Start and end by the stamps: one more pass over the bag."""
+        stamps = [stamp for message in self._logged_messages(None) if (stamp := stamp_of(message.msg))]
+        if not stamps:
+            self._reader.close()
+            raise ValueError(f"{self.path} has no message with a stamp; --clock header cannot be used with it.")
+        self.start_ns, self.end_ns = stamps[0], max(stamps)
+
+    def _logged_messages(self, topics: Collection[str] | None) -> Iterator[BagMessage]:
         connections = [
             connection
             for connection in self._reader.connections

@@ -9,6 +9,7 @@ from rosbags.interfaces import Connection, MessageDefinitionFormat
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
+NS_PER_S = 1_000_000_000
 PARSERS: dict[MessageDefinitionFormat, Callable[[str, str], Any]] = {
     MessageDefinitionFormat.MSG: get_types_from_msg,
     MessageDefinitionFormat.IDL: lambda text, name: get_types_from_idl(text),
@@ -49,3 +50,9 @@ class TypeBook:
         """One message as an object with the fields of its definition. Raises what the decoder raises."""
         writable = bytearray(raw)  # as messages are that come over a topic; arrays are views of it
         return self._stores[connection.msgtype].deserialize_cdr(writable, connection.msgtype)
+
+
+def stamp_of(msg: Any) -> int:
+    """The header stamp in nanoseconds; 0 where there is no header, or no stamp in it."""
+    header = getattr(msg, "header", None)
+    return 0 if header is None else header.stamp.sec * NS_PER_S + header.stamp.nanosec

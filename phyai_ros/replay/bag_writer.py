@@ -105,3 +105,9 @@ def _plain(base: str, value: Any) -> Any:
     if isinstance(value, bytes):  # how rclpy gives a byte
         return value[0]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def type_name(kind: type) -> str:
+    """A message class as bags name it, for example sensor_msgs/msg/Image."""
+    package = kind.__module__.split(".")[0]
+    return f"{package}/msg/{kind.__name__}"

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from phyai_core.executor import RtcExecutor
 from phyai_core.types import ActionChunk, Fault, InferenceRequest
+from phyai_ros.replay.bag_types import NS_PER_S
 from phyai_ros.replay.latency import Latency
-
-NS_PER_S = 1_000_000_000
 
 
 class LogicalClock:

@@ -69,9 +69,11 @@ class Driver:
             steady_now_ns=self.clock.now_ns,
         )
         self._receivers = self._connect(inputs)
+        self.on_command: Callable[[Command, int], None] = lambda command, stamp_ns: None
+        self.on_chunk: Callable[[Command, ChunkTiming, int], None] = lambda command, timing, stamp_ns: None
         self._ran: Command | None = None  # the command whose row the output took in this tick
-        self._ticks = ticks or UniformTicks(start_ns, round(spec.dt_s * NS_PER_S))
-        self._tick, self._sub = self._ticks.first, 0
+        self.ticks = ticks or UniformTicks(start_ns, round(spec.dt_s * NS_PER_S))
+        self._tick, self._sub = self.ticks.first, 0
         self.pipeline.begin()
 
     def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:
@@ -119,13 +121,13 @@ class Driver:
         return self._next_tick_ns() if result_ns is None else min(result_ns, self._next_tick_ns())
 
     def _next_tick_ns(self) -> int:
-        return self._ticks.due_ns(self._tick) + self._sub * self._ticks.period_ns // self._output.sub_ticks
+        return self.ticks.due_ns(self._tick) + self._sub * self.ticks.period_ns // self._output.sub_ticks
 
     def _run_tick(self) -> None:
         stamp_ns = self._next_tick_ns()
         if self._sub == 0:
             self._ran = None
-            missed = self._ticks.missed_before(self._tick)
+            missed = self.ticks.missed_before(self._tick)
             self._tick += missed
             stamp_ns = self.clock.ns = self._next_tick_ns()
             self.pipeline.tick(self._tick, missed, stamp_ns, 0.0)
@@ -139,9 +141,11 @@ class Driver:
 
     def _note_command(self, command: Command, stamp_ns: int) -> None:
         self._ran = command
+        self.on_command(command, stamp_ns)
 
     def _note_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
         self.log.chunks.append(ChunkLine(command, stamp_ns, timing))
+        self.on_chunk(command, timing, stamp_ns)
 
     def _note_tick(self, stamp_ns: int) -> None:
         command = self.pipeline.record.command

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from phyai_ros.replay.bag import Bag, BagMessage, Topic
+from phyai_ros.replay.bag_types import NS_PER_S
 from phyai_ros.replay.findings import Finding, Findings
 from phyai_ros.replay.topic_watch import (
-    NS_PER_S,
     ImageWatch,
     JointWatch,
     TopicTimes,

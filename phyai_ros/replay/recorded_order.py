@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from phyai_ros.replay.bag import BagMessage
+from phyai_ros.replay.bag_types import stamp_of
 from phyai_ros.replay.clockwork import NS_PER_S
 from phyai_ros.replay.recorded_run import RecordedChunk, RecordedRun, RecordedTicks
-from phyai_ros.replay.topic_watch import stamp_of
 from phyai_ros.replay.topics import InputTopics
 
 REACH_NS = NS_PER_S // 2  # no message is moved further

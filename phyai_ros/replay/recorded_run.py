@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from phyai_core.types import InferenceRequest
 from phyai_ros.replay.bag import Bag
+from phyai_ros.replay.bag_types import stamp_of
 from phyai_ros.replay.clockwork import NS_PER_S, UniformTicks
-from phyai_ros.replay.topic_watch import stamp_of
 from phyai_ros.replay.topics import NodeName
 
 CHUNK, TIMING, COMMAND = "~/chunk", "~/timing", "~/command"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
-from phyai_ros.replay.bag_writer import BagWriter
+from phyai_ros.replay.bag_writer import BagWriter, type_name
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -49,9 +49,3 @@ class TopicRecorder:
         with self._lock:
             if self._writer is not None:
                 self._writer.write_raw(topic, kind, time.time_ns(), raw)
-
-
-def type_name(kind: type) -> str:
-    """A message class as bags name it, for example sensor_msgs/msg/Image."""
-    package = kind.__module__.split(".")[0]
-    return f"{package}/msg/{kind.__name__}"

@@ -13,18 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyai_ros.image_bridge import check_message
+from phyai_ros.replay.bag_types import NS_PER_S, stamp_of
 from phyai_ros.replay.findings import Findings
 
-NS_PER_S = 1_000_000_000
 FROZEN_FRAMES = 3  # so many equal pictures in a row are no coincidence
 GAP_PERIODS, GAP_LEAST_S = 5.0, 0.05
 LEAST_REGULAR = 10  # messages; with fewer there is no rate to speak of
-
-
-def stamp_of(msg: Any) -> int:
-    """The header stamp in nanoseconds; 0 where there is no header, or no stamp in it."""
-    header = getattr(msg, "header", None)
-    return 0 if header is None else header.stamp.sec * NS_PER_S + header.stamp.nanosec
 
 
 @dataclass(frozen=True)

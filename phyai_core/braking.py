@@ -5,7 +5,9 @@ Row i of a chunk is reached at the end of its tick, so rows are dt apart and row
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,3 +57,55 @@ def row_velocities(rows: ArrayLike, dt_s: float, previous_row: ArrayLike) -> Flo
     velocities = slopes.copy()
     velocities[:-1] = np.where(before * after > 0.0, central, 0.0)
     return velocities
+
+
+@dataclass(frozen=True)
+class Brake:
+    """How a robot is brought to rest: `max_acceleration` [A], and `max_jerk` [A] where that is limited too.
+
+    Raises ValueError where jerk is limited and ruckig is not installed.
+    """
+
+    max_acceleration: Float64Array
+    dt_s: float
+    max_jerk: Float64Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_jerk is not None and importlib.util.find_spec("ruckig") is None:
+            raise ValueError("limits.max_jerk needs the package ruckig: pip install ruckig, or leave it empty.")
+
+    def tail(self, position: Float64Array, velocity: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Rows to rest as in `braking_tail`."""
+        if self.max_jerk is None:
+            return braking_tail(position, velocity, self.max_acceleration, self.dt_s)
+        return jerk_limited_tail(position, velocity, self.max_acceleration, self.max_jerk, self.dt_s)
+
+
+def jerk_limited_tail(
+    position: ArrayLike, velocity: ArrayLike, max_acceleration: ArrayLike, max_jerk: ArrayLike, dt_s: float
+) -> tuple[Float64Array, Float64Array]:
+    """As `braking_tail`, with limited jerk (ruckig, time-optimal), starting from no acceleration.
+
+    Joints stop together. The last row is exact; the one before it lies at most dt earlier. Raises ValueError for what
+    ruckig refuses.
+    """
+    from ruckig import ControlInterface, InputParameter, Result, Ruckig, Trajectory
+
+    position, velocity = np.asarray(position, float), np.asarray(velocity, float)
+    joints = len(position)
+    motion = InputParameter(joints)
+    motion.control_interface = ControlInterface.Velocity
+    motion.current_position, motion.current_velocity = position.tolist(), velocity.tolist()
+    motion.target_velocity = motion.target_acceleration = [0.0] * joints
+    motion.max_acceleration = np.broadcast_to(np.asarray(max_acceleration, float), joints).tolist()
+    motion.max_jerk = np.broadcast_to(np.asarray(max_jerk, float), joints).tolist()
+    trajectory = Trajectory(joints)
+    result = Ruckig(joints).calculate(motion, trajectory)
+    if result not in (Result.Working, Result.Finished):
+        raise ValueError(f"no braking tail from velocity {velocity.tolist()}: ruckig says {result.name}.")
+    count = max(1, math.ceil(trajectory.duration / dt_s - 1e-9))
+    times_s = [min((i + 1) * dt_s, trajectory.duration) for i in range(count)]
+    states = [trajectory.at_time(time_s) for time_s in times_s]
+    positions, velocities = np.array([s[0] for s in states]), np.array([s[1] for s in states])
+    velocities[-1] = 0.0
+    return positions, velocities

@@ -21,10 +21,11 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
 from phyai_core.rtc import GRADIENT_MODES, RtcConfig
 from phyai_core.types import PolicySpec
+from phyai_ros import output_assembly
 from phyai_ros.chunk_guard import ChunkGuard
 from phyai_ros.joints import robot_joint_names
-from phyai_ros.outputs import load_output
-from phyai_ros.outputs.base import Output, OutputConfig
+from phyai_ros.output_assembly import open_output
+from phyai_ros.outputs.base import Output
 from phyai_ros.settings import Settings
 from phyai_ros.spec_checks import ALWAYS_POSSIBLE, check_against_spec
 
@@ -126,26 +127,11 @@ def check_latency(policy: LoadedPolicy) -> None:
     )
 
 
-def build_output(node: Node, policy: LoadedPolicy) -> tuple[Output, Any]:
-    """The output and the publisher that it sends through."""
-    from phyai_ros.endpoints import create_publisher
-
-    output_type = load_output(policy.settings.output.type)
-    topic = policy.settings.output.topic or output_type.default_topic
-    publisher = create_publisher(node, output_type.message_type, topic)
-    return make_output(policy, publisher.publish), publisher
+def build_output(node: Node, policy: LoadedPolicy) -> Output:
+    """The output with its publishers and action clients."""
+    return open_output(node, policy.settings, policy.spec)
 
 
 def make_output(policy: LoadedPolicy, publish: Callable[[Any], None]) -> Output:
     """The output, sending its messages through `publish`."""
-    settings, spec = policy.settings, policy.spec
-    output_type = load_output(settings.output.type)
-    config = OutputConfig(
-        joint_names=robot_joint_names(settings.joints, spec),
-        dt_s=spec.dt_s,
-        max_acceleration=settings.limits.max_acceleration,
-        controller_joints=settings.output.joints,
-        rate_hz=settings.output.rate_hz,
-        profile=settings.output.profile,
-    )
-    return output_type(config, publish)
+    return output_assembly.make_output(policy.settings, policy.spec, publish)

@@ -63,6 +63,7 @@ class Pipeline:
     def begin(self) -> None:
         """Before the first tick of an activation: a new epoch, new counters, nothing taken over from the last one."""
         self._executor.restart(Reason.RESET, "the node was activated")
+        self._timekeeper.begin()
         self._enabled = not self._require_enable
         self._closing = self._seeded = False
         self.rested.clear()
@@ -79,6 +80,7 @@ class Pipeline:
         counted = missed if self._output.self_advancing else 0
         command = self._executor.tick(k, self._steady_now_ns(), sample.obs if self._seeded else None, fault, counted)
         self._drive(command, stamp_ns, lateness_s)
+        self._timekeeper.note_motion(command, stamp_ns, sample.obs)
         self.record = TickRecord(command, sample, self._output_rests)
         if self._closing and self._output_rests:
             self.rested.set()
@@ -90,7 +92,7 @@ class Pipeline:
     def _drive(self, command: Command, stamp_ns: int, lateness_s: float) -> None:
         if not self._seeded:
             return
-        fault = self._output.update(command, stamp_ns)
+        fault = self._output.update(command, stamp_ns) or self._output.take_fault()
         if fault is not None:
             self._executor.reset(fault.reason, fault.text)
             return

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phyai_core.braking import Brake
 from phyai_core.types import Command, Fault
 from phyai_ros.outputs.channels import Channel, TopicChannel, shadow_topic
 
@@ -42,6 +43,7 @@ class OutputConfig:
     joint_names: tuple[str, ...]
     dt_s: float
     max_acceleration: tuple[float, ...]
+    max_jerk: tuple[float, ...] = ()  # of the braking stop; empty: constant deceleration
     controller_joints: tuple[str, ...] = ()
     rate_hz: float = 0.0
     profile: str = "splice"
@@ -67,6 +69,12 @@ class OutputConfig:
         """Joint names in the controller's order."""
         return self.controller_joints or self.joint_names
 
+    def brake(self, dt_s: float) -> Brake:
+        """Braking inside the limits, in rows of `dt_s`."""
+        joints = len(self.joint_names)
+        jerk = np.broadcast_to(np.asarray(self.max_jerk, float), joints) if self.max_jerk else None
+        return Brake(np.broadcast_to(np.asarray(self.max_acceleration, float), joints), dt_s, jerk)
+
     @property
     def order(self) -> NDArray[np.intp]:
         """[A] policy column of each published column."""
@@ -89,6 +97,10 @@ class Output(ABC):
         self._publish, self.channel = publish, channel
         limits = np.asarray(config.max_acceleration, dtype=float)
         self._max_acceleration = np.broadcast_to(limits, len(config.joint_names))  # [A]
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Change the configuration while nothing moves, to what a live controller asks for. Raises as OutputConfig."""
+        self.config = replace(self.config, **changes)
 
     @classmethod
     @abstractmethod

@@ -33,7 +33,7 @@ class CombinedOutput(Output):
     default_topic = ""
 
     def __init__(self, config: OutputConfig, parts: Sequence[Part], send: Sequence[Any]) -> None:
-        """`send` [parts] are the channels' send methods. Raises ValueError for parts whose clocks do not go together."""
+        """`send` [parts] are the channels' send methods. ValueError for parts whose clocks do not go together."""
         super().__init__(config, publish=lambda message: None)
         self.parts, self._send = tuple(parts), tuple(send)
         self.self_advancing = _common_clock(self.parts)

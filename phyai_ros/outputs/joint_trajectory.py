@@ -43,6 +43,7 @@ class JointTrajectoryOutput(Output):
             raise ValueError(
                 f"output.profile: {config.profile!r} is not a profile; choose one of {', '.join(PROFILES)}."
             )
+        self._brake = config.brake(config.dt_s)
         self._dt_ns = round(config.dt_s * NS_PER_S)
         self._track: Track | None = None
         self._chunk: tuple[int, int] | None = None  # epoch and seq of the chunk on the track
@@ -60,7 +61,7 @@ class JointTrajectoryOutput(Output):
     def update(self, command: Command, stamp_ns: int) -> Fault | None:
         self._tick = command.tick
         if command.action is not Action.RUN:
-            self._brake(stamp_ns)
+            self._stop(stamp_ns)
             return None
         if self._follows(command):
             return None
@@ -87,21 +88,19 @@ class JointTrajectoryOutput(Output):
     def _run(self, command: Command, stamp_ns: int) -> Fault | None:
         rows = command.chunk.actions[command.index :].astype(float)
         try:
-            track = chunk_track(
-                command.tick, self.reference_at(command.tick), rows, self._max_acceleration, self.config.dt_s
-            )
+            track = chunk_track(command.tick, self.reference_at(command.tick), rows, self._brake)
         except ValueError as error:
             return Fault(Reason.BAD_CHUNK, f"the chunk cannot become a trajectory: {error}")
         self._chunk, self._first_row = (command.chunk.epoch, command.chunk.seq), command.index
         self._take_over(track, max(1, command.index), stamp_ns)
         return None
 
-    def _brake(self, stamp_ns: int) -> None:
+    def _stop(self, stamp_ns: int) -> None:
         """Once, when rows were to come: a track without rows left is braking by itself, or at rest."""
         if self._track.rows_left(self._tick) == 0:
             return
         reference = self.reference_at(self._tick)
-        track = brake_track(self._tick, reference, self._max_acceleration, self.config.dt_s)
+        track = brake_track(self._tick, reference, self._brake)
         self._take_over(track, 1, stamp_ns)
 
     def _take_over(self, track: Track, past: int, stamp_ns: int) -> None:

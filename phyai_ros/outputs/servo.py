@@ -100,7 +100,7 @@ class PoseOutput(StreamingOutput):
 
     def _aim(self, command: Command) -> Fault | None:
         row = command.row.astype(float)
-        if not np.isfinite(row).all() or np.linalg.norm(row[self._order][3:]) < 0.5:
+        if not np.isfinite(row).all() or np.linalg.norm(row[self.config.order][3:]) < 0.5:
             return Fault(Reason.BAD_CHUNK, f"row {command.index} of the chunk is not a pose: {row.tolist()}")
         self._queue = [row] * self.sub_ticks
         self._velocity = np.zeros_like(row)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from phyai_core.braking import braking_tail
 from phyai_core.types import Action, Command, Fault, Reason
 from phyai_ros.outputs.base import Array, Output, OutputConfig, Reference, check_position
 from phyai_ros.outputs.channels import Channel
@@ -28,7 +27,7 @@ class StreamingOutput(Output):
         super().__init__(config, publish, channel)
         self.sub_ticks = count_sub_ticks(config.rate_hz, config.dt_s)
         self._sub_dt_s = config.dt_s / self.sub_ticks
-        self._order = config.order
+        self._brakes = config.brake(self._sub_dt_s)
         self._tick: int | None = None
         self._sent: Array = np.empty(0)  # [A] the value sent last
         self._queue: list[Array] = []  # what the coming sub-ticks send
@@ -81,7 +80,7 @@ class StreamingOutput(Output):
         """On the edge, plan the way to rest; holding then goes on repeating its end."""
         ever_ran = self._running or self._holding or bool(self._queue)
         if self._running:
-            positions, _ = braking_tail(self._sent, self._velocity, self._max_acceleration, self._sub_dt_s)
+            positions, _ = self._brakes.tail(self._sent, self._velocity)
             self._queue = list(positions)
         self._running, self._holding = False, hold and ever_ran
 
@@ -94,7 +93,9 @@ class StreamingOutput(Output):
         if not self._running:
             self._velocity = step / self._sub_dt_s
         if due or self._holding:
-            self._publish(self.to_message(self._sent[self._order], step[self._order] / self._sub_dt_s, stamp_ns))
+            self._publish(
+                self.to_message(self._sent[self.config.order], step[self.config.order] / self._sub_dt_s, stamp_ns)
+            )
 
 
 def count_sub_ticks(rate_hz: float, dt_s: float) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phyai_core.braking import braking_tail, row_velocities
+from phyai_core.braking import Brake, row_velocities
 from phyai_ros.outputs.base import Array, Reference
 
 MIN_POINTS = 2  # a controller never blends a trajectory of one point into the running one
@@ -48,22 +48,22 @@ def rest_track(position: Array) -> Track:
     return Track(0, position[None], np.zeros((1, len(position))), rows=0)
 
 
-def chunk_track(tick: int, reference: Reference, rows: Array, max_acceleration: Array, dt_s: float) -> Track:
-    """From `reference` at `tick` through `rows` [R, A], one per period, and on to rest within `max_acceleration` [A].
+def chunk_track(tick: int, reference: Reference, rows: Array, brake: Brake) -> Track:
+    """From `reference` at `tick` through `rows` [R, A], one per period, and on to rest.
 
     Raises ValueError when the rows are not finite.
     """
     if not np.isfinite(rows).all():
         raise ValueError("its rows hold a number that is not finite")
-    velocities = row_velocities(rows, dt_s, reference.position)
-    tail = braking_tail(rows[-1], velocities[-1], max_acceleration, dt_s)
+    velocities = row_velocities(rows, brake.dt_s, reference.position)
+    tail = brake.tail(rows[-1], velocities[-1])
     return _join(tick, reference, (rows, velocities), tail)
 
 
-def brake_track(tick: int, reference: Reference, max_acceleration: Array, dt_s: float) -> Track:
-    """From `reference` at `tick` to rest within `max_acceleration` [A]."""
+def brake_track(tick: int, reference: Reference, brake: Brake) -> Track:
+    """From `reference` at `tick` to rest."""
     none = np.empty((0, len(reference.position)))
-    tail = braking_tail(reference.position, reference.velocity, max_acceleration, dt_s)
+    tail = brake.tail(reference.position, reference.velocity)
     return _join(tick, reference, (none, none), tail)
 
 

@@ -30,6 +30,7 @@ PARAMETERS = {
     "cameras.keys": ["front"],
     "cameras.front.topic": "camera/front/image_raw",
     "rtc.execution_horizon": 6,
+    "output.profile": "splice",
     "limits.max_velocity": [2.0],
     "limits.max_acceleration": [4.0],
     "inputs.max_age_s": 0.4,
@@ -99,7 +100,7 @@ class PolicyRig:
         self.node = PolicyNode(context=self.context, parameter_overrides=overrides)
         self.robot = FakeRobot(self.context)
         self._executors = [make_executor(self.context), SingleThreadedExecutor(context=self.context)]
-        self._threads = []
+        self._threads, self._helpers = [], []
         for executor, node in zip(self._executors, (self.node, self.robot), strict=True):
             executor.add_node(node)
             self._threads.append(threading.Thread(target=spin_until, args=(executor, self._stopping)))
@@ -115,9 +116,15 @@ class PolicyRig:
         for executor in self._executors:
             executor.shutdown()
         self.node.destroy_node()
-        self.robot.destroy_node()
+        for node in (self.robot, *self._helpers):
+            node.destroy_node()
         rclpy.try_shutdown(context=self.context)
         del phyai_adapters.ADAPTERS["fake"]
+
+    def serve(self, node: Node) -> None:
+        """Let another node take part, in the robot's thread, until the end."""
+        self._helpers.append(node)
+        self._executors[1].add_node(node)
 
     def start(self) -> PolicyRig:
         """Configure, activate and wait for the first status."""

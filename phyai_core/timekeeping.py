@@ -6,11 +6,17 @@ One per executor; used by the control thread only.
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from phyai_core.actuation_lag import ActuationLag, Lag
 from phyai_core.delay import check_feasible
 from phyai_core.execution import Counters
+from phyai_core.recent_timing import RecentTiming
 from phyai_core.timing import UNKNOWN, ChunkTiming, Term, bounded, measured
-from phyai_core.types import ActionChunk, Adoption, Command, PolicySpec, Source
+from phyai_core.types import Action, ActionChunk, Adoption, Command, PolicySpec, Source
+
+PARTS = ("decode", "preprocess", "vision", "prefix", "denoise", "postprocess")
+CLOCKS_AGREE_S = 1e-3  # parts that exceed the whole by more were not timed by the clock of the whole (a replay)
 
 
 class Timekeeper:
@@ -22,9 +28,30 @@ class Timekeeper:
         self._l_env_s = execution_horizon * spec.dt_s
         self._last_launch: tuple[int, int] = (-1, 0)  # epoch, steady ns
         self._tick_error_max_s = 0.0
+        self._dt_ns = round(spec.dt_s * 1e9)
+        self.lag = ActuationLag(spec.action_dim, spec.dt_s)
+        self.recent = RecentTiming(spec.action_horizon, execution_horizon, spec.dt_s)
+
+    def begin(self) -> None:
+        """A new activation: nothing seen before counts, except how far the robot follows behind."""
+        self.lag.clear()
+        self.recent.clear()
+        self._last_launch, self._tick_error_max_s = (-1, 0), 0.0
 
     def note_tick(self, tick_error_s: float) -> None:
         self._tick_error_max_s = max(self._tick_error_max_s, abs(tick_error_s))
+
+    def note_motion(self, command: Command, stamp_ns: int, obs: Any | None) -> None:
+        """What the tick at `stamp_ns` (ROS time) commanded, and what its observation says of the joints.
+
+        `obs` has `measured` [A] and `sources`, the last one the joints'; None where the tick had none.
+        """
+        if command.action is not Action.RUN:
+            self.lag.clear()
+            return
+        self.lag.note_command(stamp_ns + self._dt_ns, command.row)  # a row is reached at the end of its tick
+        if obs is not None and obs.sources:
+            self.lag.note_state(obs.sources[-1].stamp_ns, obs.measured)
 
     def close(
         self, command: Command, counters: Counters, published_ns: int, stamp_ns: int, tick_error_s: float
@@ -33,13 +60,16 @@ class Timekeeper:
         chunk, adoption = command.chunk, command.adoption
         request = adoption.request
         realised = adoption.execution_horizon or self._s_min
+        lag = self.lag.latest
         timing = ChunkTiming(
             epoch=chunk.epoch,
             seq=chunk.seq,
             l_env=self._l_env_s,
             **_time_observation(chunk.sources, request.launch_ns),
             **_time_inference(chunk, adoption),
-            l_actuate=bounded((published_ns - adoption.ready_ns) * 1e-9),
+            l_adopt=measured((published_ns - adoption.ready_ns) * 1e-9),
+            l_effect=measured(lag.seconds) if lag.is_measured else UNKNOWN,
+            actuation_confidence=lag.confidence,
             l_control=self._time_interval(chunk.epoch, request.launch_ns),
             delay_predicted=request.delay_forecast,
             delay_counted=adoption.delay_counted,
@@ -56,7 +86,9 @@ class Timekeeper:
             chunks=counters.chunks,
             chunks_discarded=counters.chunks_discarded,
             chunks_rejected=counters.chunks_rejected,
+            stamps=_stamp_events(chunk.sources, adoption, published_ns, lag),
         )
+        self.recent.push(timing)
         self._tick_error_max_s = 0.0
         return timing
 
@@ -69,10 +101,9 @@ class Timekeeper:
 
 def _time_observation(sources: tuple[Source, ...], launch_ns: int) -> dict[str, Term]:
     """The way of the oldest sample. Without a publish time, the whole way to our callback bounds L_observe."""
-    stamped = [source for source in sources if source.stamp_ns and source.arrival_stamp_ns]
-    if not stamped:
+    oldest = _find_oldest(sources)
+    if oldest is None:
         return {}
-    oldest = min(stamped, key=lambda source: source.stamp_ns)
     queue = measured((launch_ns - oldest.arrival_ns) * 1e-9)
     if not oldest.published_stamp_ns:
         way_s = (oldest.arrival_stamp_ns - oldest.stamp_ns) * 1e-9
@@ -84,14 +115,29 @@ def _time_observation(sources: tuple[Source, ...], launch_ns: int) -> dict[str, 
     }
 
 
+def _find_oldest(sources: tuple[Source, ...]) -> Source | None:
+    stamped = [source for source in sources if source.stamp_ns and source.arrival_stamp_ns]
+    return min(stamped, key=lambda source: source.stamp_ns) if stamped else None
+
+
+def _stamp_events(sources: tuple[Source, ...], adoption: Adoption, published_ns: int, lag: Lag) -> dict[str, int]:
+    """ROS time of each event: steady times, laid against the one instant that both clocks saw, the arrival."""
+    oldest = _find_oldest(sources)
+    if oldest is None:
+        return {}
+    steady = {"launched": adoption.request.launch_ns, "ready": adoption.ready_ns, "published": published_ns}
+    if lag.is_measured:
+        steady["effective"] = published_ns + round(lag.seconds * 1e9)
+    offset_ns = oldest.arrival_stamp_ns - oldest.arrival_ns
+    seen = {"exposed": oldest.stamp_ns, "arrived": oldest.arrival_stamp_ns}
+    return seen | {name: at_ns + offset_ns for name, at_ns in steady.items()}
+
+
 def _time_inference(chunk: ActionChunk, adoption: Adoption) -> dict[str, Term]:
-    stages = chunk.stages_s
-    preprocess_s = stages.get("preprocess", math.nan) + stages.get("decode", 0.0)
-    return {
-        "l_inference": measured((adoption.ready_ns - adoption.request.launch_ns) * 1e-9),
-        "l_preprocess": measured(preprocess_s),
-        "l_vision": measured(stages.get("vision")),
-        "l_prefix": measured(stages.get("prefix")),
-        "l_denoise": measured(stages.get("denoise")),
-        "l_postprocess": measured(stages.get("postprocess")),
-    }
+    """The whole by our own clock; its parts as the policy measured them, and the rest that no part accounts for."""
+    whole_s = (adoption.ready_ns - adoption.request.launch_ns) * 1e-9
+    parts_s = {name: chunk.stages_s[name] for name in PARTS if name in chunk.stages_s}
+    rest_s = whole_s - math.fsum(parts_s.values())
+    known = parts_s and rest_s > -CLOCKS_AGREE_S
+    terms = {f"l_{name}": measured(seconds) for name, seconds in parts_s.items()}
+    return terms | {"l_inference": measured(whole_s), "l_other": measured(max(0.0, rest_s)) if known else UNKNOWN}

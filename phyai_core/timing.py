@@ -10,7 +10,8 @@ What is not known is NaN, never 0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 
 import numpy as np
@@ -118,13 +119,17 @@ class ChunkTiming:
     l_transfer: Term = UNKNOWN
     l_queue: Term = UNKNOWN
     l_inference: Term = UNKNOWN
+    l_decode: Term = UNKNOWN
     l_preprocess: Term = UNKNOWN
     l_vision: Term = UNKNOWN
     l_prefix: Term = UNKNOWN
     l_denoise: Term = UNKNOWN
     l_postprocess: Term = UNKNOWN
-    l_actuate: Term = UNKNOWN
+    l_other: Term = UNKNOWN
+    l_adopt: Term = UNKNOWN
+    l_effect: Term = UNKNOWN
     l_control: Term = UNKNOWN
+    actuation_confidence: float = math.nan
     delay_predicted: int = 0
     delay_counted: int = 0
     execution_horizon: int = 0
@@ -140,6 +145,14 @@ class ChunkTiming:
     chunks: int = 0
     chunks_discarded: int = 0
     chunks_rejected: int = 0
+    stamps: Mapping[str, int] = field(default_factory=dict)  # ROS time in ns of each event that is known
+
+    @property
+    def l_actuate(self) -> Term:
+        """Chunk ready to first effect. While the robot's part is unknown, what we see of it bounds it from below."""
+        if self.l_effect.how is How.UNKNOWN:
+            return bounded(self.l_adopt.seconds)
+        return self.l_adopt + self.l_effect
 
     @property
     def l_critical(self) -> Term:
@@ -150,10 +163,10 @@ class ChunkTiming:
         return Roofline(self.l_env, self.l_inference.seconds, self.l_control.seconds)
 
     def flatten(self) -> dict[str, float | int | bool | str]:
-        """Field name of msg/ControlTiming -> value, for all of them but the header."""
+        """Field name of msg/ControlTiming -> value, for all of them but the header and the stamps."""
         point = self.roofline
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"l_critical": self.l_critical, "l_overlap": point.l_overlap}
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "stamps"}
+        values |= {"l_actuate": self.l_actuate, "l_critical": self.l_critical, "l_overlap": point.l_overlap}
         values |= {name: getattr(point, name) for name in ("x", "y", "bound", "margin", "slack")}
         flat = {}
         for name, value in values.items():

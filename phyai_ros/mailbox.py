@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from phyai_core.types import Fault, FloatArray, Observation, PolicySpec, Reason, Source
 from phyai_ros.image_bridge import check_message, message_to_rgb
+from phyai_ros.input_clocks import InputClocks
 from phyai_ros.input_faults import explain_spread, find_absent, find_unusable
 from phyai_ros.input_sets import Feed, History, Received, choose_set
 from phyai_ros.joint_inbox import JointInbox
@@ -86,10 +87,12 @@ class Mailbox:
         self._tick, self._newer_than_ns = 0, -1
         self.prompt = settings.prompt
         self.received = dict.fromkeys([*self._topics.values(), rules.joint_states_topic], 0)  # messages per topic
+        self.clocks = InputClocks(self.received)
 
     def receive_image(self, key: str, msg: Any, published_stamp_ns: int = 0) -> None:
         """Store an Image or CompressedImage for the camera `key`, published at that ROS time (0: unknown)."""
         new = self._received(msg, published_stamp_ns, _image_problem(msg))
+        self.clocks.note(self._topics[key], None, new.stamp_ns, new.arrival_stamp_ns)
         with self._lock:
             self._images[key].push(new)
             self.received[self._topics[key]] += 1
@@ -99,6 +102,7 @@ class Mailbox:
         with self._lock:
             layout = self._joints.layout(msg.name)
         new = self._received(msg, published_stamp_ns, self._map.check(msg, layout), layout)
+        self.clocks.note(self._rules.joint_states_topic, layout.joints, new.stamp_ns, new.arrival_stamp_ns)
         with self._lock:
             self._joints.push(new)
             self.received[self._rules.joint_states_topic] += 1

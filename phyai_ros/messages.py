@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from array import array
+from dataclasses import asdict
 
 from builtin_interfaces.msg import Time
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 
 from phyai_core.clock import NS_PER_S
+from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Command, FloatArray, PolicySpec
-from phyai_ros.msg import ActionChunk, ControlTiming
+from phyai_ros.input_clocks import InputClocks
+from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 
 
 def to_time(stamp_ns: int) -> Time:
@@ -47,4 +51,22 @@ def to_chunk_message(command: Command, spec: PolicySpec, names: list[str], stamp
 
 
 def to_timing_message(timing: ChunkTiming, stamp_ns: int) -> ControlTiming:
-    return ControlTiming(header=Header(stamp=to_time(stamp_ns)), **timing.flatten())
+    events = {name: to_time(at_ns) for name, at_ns in timing.stamps.items()}
+    return ControlTiming(header=Header(stamp=to_time(stamp_ns)), **timing.flatten(), **events)
+
+
+def add_control_time(status: PolicyStatus, timekeeper: Timekeeper) -> None:
+    """What the last chunks say about control time, into a status message."""
+    for name, value in asdict(timekeeper.recent.summarise()).items():
+        setattr(status, name, value)
+    lag = timekeeper.lag.latest
+    status.actuation_lag = lag.seconds if lag.is_measured else math.nan
+    status.actuation_confidence = lag.confidence
+
+
+def add_clocks(status: PolicyStatus, clocks: InputClocks) -> None:
+    """How the clock of each input stands to ours, in the order of `input_names`."""
+    states = [clocks.state(name) for name in status.input_names]
+    status.input_clock_offsets = [state.offset_s for state in states]
+    status.input_clock_drifts = [state.drift for state in states]
+    status.input_stamps_back = [state.steps_back for state in states]

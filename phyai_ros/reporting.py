@@ -10,11 +10,19 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 
 from phyai_core.executor import RtcExecutor
+from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming, Ring
 from phyai_core.types import Action, Command, PolicySpec, Reason
 from phyai_ros.endpoints import create_publisher
 from phyai_ros.inputs import Inputs
-from phyai_ros.messages import to_chunk_message, to_command_message, to_time, to_timing_message
+from phyai_ros.messages import (
+    add_clocks,
+    add_control_time,
+    to_chunk_message,
+    to_command_message,
+    to_time,
+    to_timing_message,
+)
 from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 from phyai_ros.pipeline import TickRecord
 
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from rclpy.node import Node
 
 DIAGNOSTICS_PERIOD_S = 1.0
+SHOWN_CONTROL_TIME = ("x_p50", "x_p99", "y_p50", "y_p99", "l_critical_p50", "l_critical_p99", "actuation_lag")
 LOG_PERIOD_S = 10.0  # of remarks that may change with every chunk
 WAITING = frozenset({Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET})
 LEVELS = {
@@ -59,9 +68,10 @@ class Reporter:
         inputs: Inputs,
         joint_names: list[str],
         mode: str,
+        timekeeper: Timekeeper,
     ) -> None:
         self._node, self._spec, self._executor = node, spec, executor
-        self._names, self._mode = joint_names, mode
+        self._names, self._mode, self._timekeeper = joint_names, mode, timekeeper
         self._status = create_publisher(node, PolicyStatus, "~/status")
         self._chunk = create_publisher(node, ActionChunk, "~/chunk")
         self._timing = create_publisher(node, ControlTiming, "~/timing")
@@ -70,7 +80,6 @@ class Reporter:
         self._logged: tuple[str, Reason] | None = None
         self._diagnosed_ns = 0
         self._degradation: str | None = None
-        self._last_timing: ChunkTiming | None = None
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
         self._inputs = inputs
 
@@ -80,7 +89,6 @@ class Reporter:
     def report_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
         self._chunk.publish(to_chunk_message(command, self._spec, self._names, stamp_ns))
         self._timing.publish(to_timing_message(timing, stamp_ns))
-        self._last_timing = timing
 
     def publish_status(self, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> None:
         """Status now, diagnostics once a second and at every change of state, a log line at every change of reason."""
@@ -91,6 +99,7 @@ class Reporter:
         now_ns = self._node.get_clock().now().nanoseconds
         if changed or abs(now_ns - self._diagnosed_ns) >= DIAGNOSTICS_PERIOD_S * 1e9:
             self._diagnosed_ns = now_ns
+            self._timekeeper.lag.update()
             self._diagnostics.publish(self._make_diagnostics(status))
 
     def publish_end(self, text: str) -> None:
@@ -137,6 +146,8 @@ class Reporter:
             status.input_names = list(record.sample.ages)
             status.input_ages = [float(age) for age in record.sample.ages.values()]
             status.input_spread = float(record.sample.spread_s)
+        add_clocks(status, self._inputs.clocks)
+        add_control_time(status, self._timekeeper)
         return status
 
     def _log_change(self, status: PolicyStatus) -> bool:
@@ -162,7 +173,8 @@ class Reporter:
         return True
 
     def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:
-        warnings = {**self.warnings, **{f"warning_{i}": text for i, text in enumerate(self._inputs.warnings)}}
+        remarks = [*self._inputs.warnings, *self._inputs.clocks.remarks()]
+        warnings = {**self.warnings, **{f"warning_{i}": text for i, text in enumerate(remarks)}}
         warnings |= {"warning_rtc": self._degradation} if self._degradation else {}
         values = {
             "reason": status.reason,
@@ -177,9 +189,8 @@ class Reporter:
             **{f"received_{topic}": count for topic, count in self._inputs.received.items()},
             **warnings,
         }
-        if self._last_timing is not None:
-            point = self._last_timing.roofline
-            values |= {"bound": point.bound, "x": f"{point.x:.3f}", "y": f"{point.y:.3f}"}
+        values |= {"bound": status.bound, "feasible": status.feasible}
+        values |= {name: f"{getattr(status, name):.4g}" for name in SHOWN_CONTROL_TIME}
         level = LEVELS[status.state]
         if warnings and level == DiagnosticStatus.OK:
             level = DiagnosticStatus.WARN

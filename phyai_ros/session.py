@@ -19,7 +19,7 @@ from phyai_ros.endpoints import create_subscription
 from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
-from phyai_ros.output_adaptation import adapt_output
+from phyai_ros.metadata import publish_metadata
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.realtime import RealtimeScope
 from phyai_ros.reporting import Reporter
@@ -41,12 +41,17 @@ class Session:
             self._executor = build_executor(policy)
             self._inputs = Inputs(node, self._settings, self._spec)
             made.callback(self._inputs.close)
-            self._output = build_output(node, policy)
-            made.callback(self._output.close)
+            self._output, publisher = build_output(node, policy)
+            made.callback(node.destroy_publisher, publisher)
             joint_names = list(robot_joint_names(self._settings.joints, self._spec))
             mode = self._settings.rtc.mode
-            self._reporter = Reporter(node, self._spec, self._executor, self._inputs, joint_names, mode)
+            self._timekeeper = Timekeeper(self._spec, self._settings.rtc.execution_horizon)
+            self._reporter = Reporter(
+                node, self._spec, self._executor, self._inputs, joint_names, mode, self._timekeeper
+            )
             made.callback(self._reporter.close)
+            metadata = publish_metadata(node, self._settings, self._spec, joint_names)
+            made.callback(node.destroy_publisher, metadata)
             self._pipeline = self._make_pipeline()
             self._listen(made)
             self._made = made.pop_all()
@@ -58,7 +63,7 @@ class Session:
             self._executor,
             self._inputs,
             self._output,
-            Timekeeper(self._spec, self._settings.rtc.execution_horizon),
+            self._timekeeper,
             ros_now_ns=lambda: self._node.get_clock().now().nanoseconds,
             on_command=self._reporter.report_command,
             on_chunk=self._reporter.report_chunk,
@@ -97,12 +102,10 @@ class Session:
         """
         check_latency(self._policy)
         with ExitStack() as running:
-            remarks = adapt_output(self._node, self._output, self._settings)
             self._pipeline.begin()
             realtime = RealtimeScope(self._settings.realtime)
             running.callback(realtime.close)
             self._reporter.warnings = realtime.warnings  # the control thread adds to them
-            realtime.warnings.update({f"controller_{i}": remark for i, remark in enumerate(remarks)})
             inference = InferenceThread(self._executor)
             running.callback(self._join_inference, inference)
             inference.start()

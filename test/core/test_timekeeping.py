@@ -4,11 +4,13 @@ an infeasible chunk reported as feasible."""
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from core.executor_rig import make_spec
+from phyai_core.actuation_lag import Lag
 from phyai_core.execution import Counters
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import How
@@ -34,7 +36,8 @@ def close(keeper: Timekeeper, command: Command, published_ms: int = 153):
 def test_every_stage_of_a_fully_stamped_chunk_is_measured():
     source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 22 * MS)
     timing = close(Timekeeper(make_spec(16), 8), make_command([source]))
-    terms = {"l_observe": 0.022, "l_transfer": 0.008, "l_queue": 0.010, "l_inference": 0.050, "l_preprocess": 0.003}
+    terms = {"l_observe": 0.022, "l_transfer": 0.008, "l_queue": 0.010, "l_inference": 0.050, "l_adopt": 0.003}
+    terms |= {f"l_{name}": seconds for name, seconds in STAGES.items()} | {"l_other": 0.014}
     for name, seconds in terms.items():
         term = getattr(timing, name)
         assert (term.seconds, term.how) == (pytest.approx(seconds), How.MEASURED), name
@@ -42,6 +45,58 @@ def test_every_stage_of_a_fully_stamped_chunk_is_measured():
     assert timing.l_critical.seconds == pytest.approx(0.093)
     assert timing.l_critical.how is How.BOUNDED
     assert timing.action_age == pytest.approx(0.160)
+
+
+def test_the_lag_of_the_robot_counts_once_it_is_known():
+    keeper = Timekeeper(make_spec(16), 8)
+    source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 22 * MS)
+    assert "effective" not in close(keeper, make_command([source])).stamps
+    keeper.lag.latest = Lag(0.060, 0.5)
+    assert close(keeper, make_command([source])).l_effect.how is How.UNKNOWN
+    keeper.lag.latest = Lag(0.060, 0.97)
+    timing = close(keeper, make_command([source]))
+    assert (timing.l_actuate.seconds, timing.l_actuate.how) == (pytest.approx(0.063), How.MEASURED)
+    assert timing.l_critical.how is How.MEASURED
+    assert timing.stamps["effective"] - timing.stamps["published"] == 60 * MS
+
+
+def test_every_event_of_the_way_is_stamped_in_ros_time():
+    source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 22 * MS)
+    stamps = close(Timekeeper(make_spec(16), 8), make_command([source])).stamps
+    since_ms = {name: (stamp_ns - ROS_0) // MS for name, stamp_ns in stamps.items()}
+    assert since_ms == {"exposed": 0, "arrived": 30, "launched": 40, "ready": 90, "published": 93}
+
+
+def test_stages_timed_by_another_clock_leave_the_rest_unknown():
+    timing = close(Timekeeper(make_spec(16), 8), make_command(stages={"denoise": 0.080}))
+    assert timing.l_other.how is How.UNKNOWN
+
+
+def test_joints_that_follow_behind_are_noticed_while_the_robot_runs():
+    keeper = Timekeeper(make_spec(16), 8)
+    for k in range(120):
+        now_s = k * 0.04
+        row, lagging = (np.sin(2.0 * (now_s + ahead_s) + np.arange(2)) for ahead_s in (0.04, -0.05))
+        obs = SimpleNamespace(measured=lagging, sources=(Source("joint_states", ROS_0 + k * 40 * MS, 0, k),))
+        keeper.note_motion(Command(Action.RUN, k, 0, row=row), ROS_0 + k * 40 * MS, obs)
+    assert keeper.lag.update().seconds == pytest.approx(0.05, abs=0.003)
+    keeper.note_motion(Command(Action.HOLD, 120, 0), ROS_0 + 121 * 40 * MS, None)
+    assert keeper.lag.update().seconds == pytest.approx(0.05, abs=0.003)
+
+
+def test_the_median_and_the_99th_percentile_of_recent_chunks():
+    keeper = Timekeeper(make_spec(16), 8)
+    for k in range(10):
+        close(keeper, make_command(launch_ms=100 + 320 * k))
+    close(keeper, make_command(launch_ms=100 + 320 * 9 + 400, delay=9))
+    summary = keeper.recent.summarise()
+    assert (summary.l_inference_p50, summary.x_p50) == (pytest.approx(0.05), pytest.approx(6.4))
+    assert (summary.y_p50, summary.margin_p50, summary.bound) == (pytest.approx(1.0), pytest.approx(5.4), "environment")
+    assert 0.32 < summary.l_control_p99 <= 0.4 and summary.y_p99 < 1.0
+    assert math.isnan(summary.l_critical_p50)  # without sources the way is unknown
+    assert not summary.feasible  # a delay of 9 does not fit in an execution horizon of 8
+    keeper.begin()
+    assert math.isnan(keeper.recent.summarise().x_p50) and keeper.recent.summarise().feasible
 
 
 def test_without_publish_time_the_way_to_us_is_a_bound():

@@ -15,6 +15,7 @@ from core.golden import GOLDEN
 from phyai_core.timing import UNKNOWN, ChunkTiming, How, Ring, Roofline, Term, bounded, measured, roofline_at
 
 MESSAGE = Path(__file__).parents[2] / "msg" / "ControlTiming.msg"
+EVENTS = ("exposed", "arrived", "launched", "ready", "published", "effective")
 
 
 def test_a_sum_is_as_good_as_its_weakest_term():
@@ -66,7 +67,7 @@ def test_the_tail_of_the_latency_can_be_on_the_other_side():
 
 def test_flat_record_has_exactly_the_fields_of_the_message():
     declared = re.findall(r"^\w[\w/]*\s+([a-z]\w*)(?=\s|$)", MESSAGE.read_text(), re.MULTILINE)
-    assert set(ChunkTiming(epoch=1, seq=2, l_env=0.32).flatten()) == set(declared) - {"header"}
+    assert set(ChunkTiming(epoch=1, seq=2, l_env=0.32).flatten()) == set(declared) - {"header", *EVENTS}
 
 
 def test_flat_record_of_a_chunk():
@@ -78,7 +79,7 @@ def test_flat_record_of_a_chunk():
         l_transfer=measured(0.002),
         l_queue=measured(0.008),
         l_inference=measured(0.16),
-        l_actuate=measured(0.02),
+        l_adopt=measured(0.02),
         l_control=measured(0.32),
     )
     flat = timing.flatten()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
+from phyai_core.rtc import RtcConfig, tables_for
 from phyai_core.slot import TOKENS, Job, Slot
 from phyai_core.types import FloatArray
 
@@ -45,18 +46,20 @@ class Runner:
 
     @property
     def captures(self) -> int:
-        """Graphs that `prepare` will capture."""
-        return len(self._keys()) if self._captures else 0
+        """Graphs that `prepare` has yet to capture."""
+        return len(self._keys() - self.slots.keys()) if self._captures else 0
 
     def prepare(self, progress: Callable[[], None] = lambda: None) -> None:
         """Make every slot; capture its graph and call `progress` after each, the largest first: they share memory."""
         pool = torch.cuda.graph_pool_handle() if self._captures else None
-        for length, batch in sorted(self._keys(), reverse=True):
-            slot = Slot(self._adapter, self._device, _with_prompt(self._example, length), batch, self._guidance)
-            if self._captures:
-                with self._on_stream():
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))  # the weights may still be on their way
+        for length, batch in sorted(self._keys() - self.slots.keys(), reverse=True):
+            with self._on_stream():
+                slot = self._make_slot(length, batch)
+                if self._captures:
                     slot.capture(pool)
-                progress()
+                    progress()
             self.slots[length, batch] = slot
 
     def run(self, jobs: Sequence[Job]) -> tuple[FloatArray, dict[str, float]]:
@@ -81,9 +84,17 @@ class Runner:
         if self._captures:
             torch.cuda.empty_cache()
 
-    def _keys(self) -> list[tuple[int, int]]:
+    def _keys(self) -> set[tuple[int, int]]:
         lengths = self._adapter.prompt_buckets or (0,)
-        return [(length, batch) for length in lengths for batch in self.batch_sizes]
+        return {(length, batch) for length in lengths for batch in self.batch_sizes}
+
+    def _make_slot(self, length: int, batch: int) -> Slot:
+        """Its buffers hold the example, so that what warms up and is captured are plausible numbers."""
+        spec, example = self._adapter.spec, _with_prompt(self._example, length)
+        slot = Slot(self._adapter, self._device, example, batch, self._guidance)
+        noise = torch.zeros(spec.action_horizon, spec.latent_dim)
+        slot.stage([Job(example, tables_for(RtcConfig("none"), spec, None), noise)])
+        return slot
 
     def _find(self, length: int, count: int) -> Slot:
         batch = next((size for size in self.batch_sizes if size >= count), None)

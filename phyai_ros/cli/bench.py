@@ -111,7 +111,7 @@ def _describe(engine: Engine) -> dict[str, Any]:
         "dtype": str(matrix_dtype(engine.adapter)).removeprefix("torch."),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "graphs": engine.runner.captures,
+        "graphs": sum(slot.graph is not None for slot in engine.runner.slots.values()),
     }
 
 

@@ -101,10 +101,10 @@ def test_every_case_is_measured_as_often_and_reported_by_stage(pi05):
     prompts = [{case.make(run)[0][0].prompt for run in range(6)} for case in cases]
     assert [len(used) for used in prompts] == [1, 3, 1, 1]
     assert cases[2].make(0)[0][1].abc[..., 2].any() and not cases[0].make(0)[0][1].abc[..., 2].any()
-    measure_cases(pi05, cases, runs=5, warm_up=1)
+    measure_cases(pi05, cases, runs=8, warm_up=1)
     for case in cases:
         report = case.report()
-        assert len(case.wall_s) == len(case.device_s) == 5
+        assert report["runs"] == len(case.device_s) == 8 // (2 if case.name == "batch 2" else 1)
         assert list(report["stages_ms"]) == ["preprocess", "vision", "prefix", "denoise", "postprocess"]
         assert report["device_ms"]["p50"] <= report["wall_ms"]["p50"] <= report["wall_ms"]["max"]
 

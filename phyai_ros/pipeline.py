@@ -92,7 +92,7 @@ class Pipeline:
     def _drive(self, command: Command, stamp_ns: int, lateness_s: float) -> None:
         if not self._seeded:
             return
-        fault = self._output.update(command, stamp_ns)
+        fault = self._output.update(command, stamp_ns) or self._output.take_fault()
         if fault is not None:
             self._executor.reset(fault.reason, fault.text)
             return

@@ -20,6 +20,7 @@ from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.metadata import publish_metadata
+from phyai_ros.output_adaptation import adapt_output
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.realtime import RealtimeScope
 from phyai_ros.reporting import Reporter
@@ -41,8 +42,8 @@ class Session:
             self._executor = build_executor(policy)
             self._inputs = Inputs(node, self._settings, self._spec)
             made.callback(self._inputs.close)
-            self._output, publisher = build_output(node, policy)
-            made.callback(node.destroy_publisher, publisher)
+            self._output = build_output(node, policy)
+            made.callback(self._output.close)
             joint_names = list(robot_joint_names(self._settings.joints, self._spec))
             mode = self._settings.rtc.mode
             self._timekeeper = Timekeeper(self._spec, self._settings.rtc.execution_horizon)
@@ -102,10 +103,12 @@ class Session:
         """
         check_latency(self._policy)
         with ExitStack() as running:
+            remarks = adapt_output(self._node, self._output, self._settings)
             self._pipeline.begin()
             realtime = RealtimeScope(self._settings.realtime)
             running.callback(realtime.close)
             self._reporter.warnings = realtime.warnings  # the control thread adds to them
+            realtime.warnings.update({f"controller_{i}": remark for i, remark in enumerate(remarks)})
             inference = InferenceThread(self._executor)
             running.callback(self._join_inference, inference)
             inference.start()

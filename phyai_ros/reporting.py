@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -24,6 +25,7 @@ from phyai_ros.messages import (
     to_timing_message,
 )
 from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
+from phyai_ros.outbox import Outbox
 from phyai_ros.pipeline import TickRecord
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def name_state(record: TickRecord | None) -> str:
 
 
 class Reporter:
-    """Publishers of one activation. `report_*` of the control thread publish at once; `publish_status` is a timer's."""
+    """Publishers of one configuration. `report_*` are for the control thread: the row goes out at once, what is told
+    of a chunk is built and sent by another thread. `publish_status` is a timer's."""
 
     def __init__(
         self,
@@ -82,11 +85,15 @@ class Reporter:
         self._degradation: str | None = None
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
         self._inputs = inputs
+        self._outbox = Outbox(lambda error: node.get_logger().error(f"cannot report a chunk: {error}"))
 
     def report_command(self, command: Command, stamp_ns: int) -> None:
         self._command.publish(to_command_message(command.row, self._names, stamp_ns))
 
     def report_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
+        self._outbox.put(partial(self._send_chunk, command, timing, stamp_ns))
+
+    def _send_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
         self._chunk.publish(to_chunk_message(command, self._spec, self._names, stamp_ns))
         self._timing.publish(to_timing_message(timing, stamp_ns))
 
@@ -111,6 +118,7 @@ class Reporter:
         self._diagnostics.publish(self._make_diagnostics(status))
 
     def close(self) -> None:
+        self._outbox.close()
         for publisher in (self._status, self._chunk, self._timing, self._command, self._diagnostics):
             self._node.destroy_publisher(publisher)
 

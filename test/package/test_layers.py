@@ -9,19 +9,18 @@ import sys
 
 import pytest
 
+import phyai_adapters
 from package.source_tree import PACKAGES, list_imports, list_modules
 
 MAY_IMPORT = {
     "phyai_kernels": {"phyai_kernels"},
     "phyai_core": {"phyai_core", "phyai_kernels"},
     "phyai_adapters": {"phyai_adapters", "phyai_core", "phyai_kernels"},
-    "phyai_ros": {"phyai_ros", "phyai_core"},
+    "phyai_ros": {"phyai_ros", "phyai_core", "phyai_adapters"},
 }
-# Policies are found by name or by their files; only the training of the built-in policy names its modules.
-NAME_TABLES = tuple(
-    f"phyai_adapters.{name}" for name in ("load_adapter", "random_policies.", "detection.", "description.", "fixtures.")
-)
-TRAINS_THE_BUILT_IN_POLICY = "phyai_ros.sim."
+# phyai_ros finds a policy by its name or its files; only what trains the built-in policy names the module of a model.
+MODELS = tuple(sorted({entry.partition(":")[0] for entry in phyai_adapters.ADAPTERS.values()}))
+TRAINS_THE_BUILT_IN_POLICY = {"phyai_ros.sim.train", "phyai_ros.replay.train_bag"}
 ROS = re.compile(r"(rclpy|\w+_msgs|\w+_interfaces|std_srvs|launch(_ros)?|ament_\w+|cv_bridge|rosidl_\w+)(\.|$)")
 WITHOUT_TORCH = ("types", "clock", "rtc", "delay", "executor", "timing", "braking", "metrics")
 MODULES = {name: path for package in PACKAGES for name, path in list_modules(package).items()}
@@ -33,14 +32,14 @@ def test_imports_flow_one_way(package):
         for target in list_imports(path):
             assert not target.startswith("."), f"{name}: relative import {target}"
             top = target.split(".")[0]
-            if top in PACKAGES and not uses_table_or_trains(name, target):
+            if top in PACKAGES:
                 assert top in MAY_IMPORT[package], f"{name} imports {target}"
 
 
-def uses_table_or_trains(name: str, target: str) -> bool:
-    return name.startswith("phyai_ros.") and (
-        target.startswith(NAME_TABLES) or name.startswith(TRAINS_THE_BUILT_IN_POLICY)
-    )
+def test_phyai_ros_knows_no_model():
+    for name, path in list_modules("phyai_ros").items():
+        models = [target for target in list_imports(path) if target.startswith((*MODELS, "phyai_adapters._"))]
+        assert not models or name in TRAINS_THE_BUILT_IN_POLICY, f"{name} imports {models}"
 
 
 @pytest.mark.parametrize("package", [name for name in PACKAGES if name != "phyai_ros"])

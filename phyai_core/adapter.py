@@ -20,7 +20,7 @@ from phyai_core.validity import Lifetime
 
 
 class Adapter(ABC):
-    """Semantics of one policy in five methods. An adapter holds weights and constants, never request state.
+    """Semantics of one policy in five methods, or four where a chunk is predicted at once. An adapter holds weights and constants, never request state.
 
     What follows the methods are declarations with defaults: they let a runtime prepare static shapes and keep values.
     """
@@ -44,19 +44,29 @@ class Adapter(ABC):
         """Inputs on the device -> what every denoise step reads; computed once per observation."""
 
     @abstractmethod
+    def postprocess(self, latents: FloatArray, obs: Observation) -> FloatArray:
+        """Model space [H, A'] -> robot units [H, A] in the order of spec.action."""
+
+    # --- one of two ways to a chunk: denoise steps from noise, or none and a single prediction -----------------------
+
     def init_latents(self, noise: Tensor) -> Tensor:
         """Standard normal noise [B, H, A'] -> latents at t = 0, [B, H, A'] float32."""
+        return noise
 
-    @abstractmethod
     def denoise_step(self, prefix: Any, latents: Tensor, flow_time: Tensor) -> Tensor:
         """Velocity dx/dt [B, H, A'] at latents [B, H, A'] and per-row flow time [B, H].
 
-        Pure, of fixed shape and without host synchronisation, so that a CUDA graph can hold it.
+        Pure, of fixed shape and without host synchronisation, so that a CUDA graph can hold it. For policies whose
+        spec declares denoise steps.
         """
+        raise NotImplementedError(f"{self.spec.name} declares denoise steps, but not how to compute one")
 
-    @abstractmethod
-    def postprocess(self, latents: FloatArray, obs: Observation) -> FloatArray:
-        """Model space [H, A'] -> robot units [H, A] in the order of spec.action."""
+    def predict(self, prefix: Any, noise: Tensor) -> Tensor:
+        """The latents [B, H, A'] float32 at once, under the same conditions as denoise_step.
+
+        For policies with spec.num_denoise_steps 0. Those that draw samples use the noise, the others ignore it.
+        """
+        raise NotImplementedError(f"{self.spec.name} declares no denoise steps, and not how to predict without")
 
     # --- declarations ------------------------------------------------------------------------------------------------
 

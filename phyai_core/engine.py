@@ -1,6 +1,6 @@
-"""The engine of flow policies: observations in, chunks out, on the device the adapter's weights live on.
+"""The engine of policies: observations in, chunks out, on the device the adapter's weights live on.
 
-One inference is preprocess, encode_prefix, N denoise steps, postprocess; what lies between the first and the last is
+One inference is preprocess, encode_prefix, N denoise steps (or one prediction), postprocess; what lies between the first and the last is
 one captured graph on a CUDA device. Letters in shapes: N denoise steps, H action horizon, A' model action dims, A robot
 action dims.
 """
@@ -87,17 +87,13 @@ class Engine:
         guidance: str | None = None,
         compiled: bool = False,
     ) -> None:
-        """`device` is where `adapter` was loaded. Raises ValueError for a policy that is not a flow policy.
+        """`device` is where `adapter` was loaded. Raises ValueError for a guidance that needs denoise steps.
 
         `guidance` is set for the gradient modes of RTC, which change what every denoise step computes. `compiled` fuses
         small operations with torch.compile while graphs are captured.
         """
-        steps = adapter.spec.num_denoise_steps
-        if steps < 1:
-            raise ValueError(
-                f"policy {adapter.spec.name!r} has num_denoise_steps {steps}; allowed is 1 or more: "
-                "this engine runs flow policies only."
-            )
+        if guidance and not adapter.spec.num_denoise_steps:
+            raise ValueError(f"rtc.mode is {guidance!r}; {adapter.spec.name!r} has no denoise steps to guide.")
         self.adapter = adapter
         self.spec = adapter.spec
         self.device = device

@@ -81,8 +81,9 @@ class _Draft:
 
     @staticmethod
     def euler(horizon: int, steps: int) -> _Draft:
-        abc = np.broadcast_to(np.array([1.0, 1.0 / steps, 0.0]), (steps, horizon, 3)).copy()
-        flow_times = np.repeat(np.arange(steps)[:, None] / steps, horizon, axis=1)
+        divisor = max(steps, 1)  # without denoise steps the tables are empty
+        abc = np.broadcast_to(np.array([1.0, 1.0 / divisor, 0.0]), (steps, horizon, 3)).copy()
+        flow_times = np.repeat(np.arange(steps)[:, None] / divisor, horizon, axis=1)
         return _Draft(abc, flow_times, mask=np.zeros(horizon), gains=np.zeros(steps))
 
 

@@ -86,7 +86,12 @@ def sample(
     given: Conditioning,
     guidance: Guidance | None = None,
 ) -> Tensor:
-    """Latents at flow time 1, [B, H, A'] float32. `prefix` gives what the adapter's encode_prefix returned."""
+    """Latents at flow time 1, [B, H, A'] float32. `prefix` gives what the adapter's encode_prefix returned.
+
+    Without denoise steps it is the adapter's prediction.
+    """
+    if not len(given.abc):
+        return adapter.predict(prefix(), given.noise)
     x = torch.where(given.starts, given.leftover, adapter.init_latents(given.noise))
     assert x.shape == given.leftover.shape and x.dtype == torch.float32, (x.shape, x.dtype)
     guide = guidance or _follow

@@ -113,8 +113,12 @@ def count_work(adapter: Adapter, inputs: Mapping[str, Tensor]) -> dict[str, Work
         hook = adapter.vision and adapter.vision.register_forward_hook(lambda *_: stages.update(vision=counter.take()))
         prefix = adapter.encode_prefix(inputs)
         stages["prefix"] = counter.take()
-        adapter.denoise_step(prefix, latents, flow_time)
-        stages["denoise"] = counter.take().times(spec.num_denoise_steps)
+        if spec.num_denoise_steps:
+            adapter.denoise_step(prefix, latents, flow_time)
+            stages["denoise"] = counter.take().times(spec.num_denoise_steps)
+        else:
+            adapter.predict(prefix, latents)
+            stages["denoise"] = counter.take()
         if hook:
             hook.remove()
     return stages

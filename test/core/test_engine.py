@@ -10,7 +10,7 @@ import torch
 
 from core.fakes import LinearFlow, make_spec
 from core.golden import GOLDEN
-from phyai_core.engine import Engine, blank_observation, resolve_device
+from phyai_core.engine import Engine, blank_observation, blank_request, resolve_device
 from phyai_core.rtc import RtcConfig, build_tables
 from phyai_core.types import Leftover
 
@@ -70,9 +70,20 @@ def test_warm_up_runs_the_network_and_reports_progress():
     assert len(engine.adapter.flow_times) == 15
 
 
-def test_a_policy_without_denoise_steps_is_refused():
-    with pytest.raises(ValueError, match="num_denoise_steps 0"):
-        Engine(LinearFlow(make_spec(steps=0)), CPU)
+class Predictor(LinearFlow):
+    def predict(self, prefix, noise):
+        return torch.ones_like(noise)
+
+
+def test_a_policy_without_denoise_steps_predicts_at_once():
+    spec = make_spec(steps=0)
+    engine = Engine(Predictor(spec), CPU)
+    assert len(engine.warm_up(2)) == 2 and not engine.adapter.flow_times
+    obs, tables, noise = blank_request(spec)
+    assert tables.abc.shape == (0, spec.action_horizon, 3)
+    assert engine.infer(obs, tables, noise).latent.shape == (spec.action_horizon, spec.latent_dim)
+    with pytest.raises(ValueError, match="no denoise steps to guide"):
+        Engine(Predictor(spec), CPU, guidance="fd")
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "mps", "CPU"])

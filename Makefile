@@ -45,6 +45,6 @@ $(PACKAGES): constraints.txt requirements.txt $(wildcard tools/*) $(MOVED)
 	  "$$python" tools/setup_venv.py packages --venv $(VENV) --torch-index "$(TORCH_INDEX)"
 	@touch $@
 
-$(MESSAGES): $(PACKAGES) CMakeLists.txt package.xml $(wildcard cmake/* msg/* scripts/*) phyai_ros/__init__.py
+$(MESSAGES): $(PACKAGES) CMakeLists.txt package.xml $(wildcard cmake/* msg/* action/* scripts/*) phyai_ros/__init__.py
 	@$(VENV)/bin/python tools/setup_venv.py messages --venv $(VENV)
 	@touch $@

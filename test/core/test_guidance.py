@@ -165,3 +165,31 @@ def test_a_network_that_cuts_the_gradient_is_refused_instead_of_guided_by_the_id
     engine = Engine(Cut(make_spec()), CPU, guidance="vjp")
     with pytest.raises(ValueError, match=r"rtc\.mode is 'vjp'; .* such as fd"):
         engine.warm_up(1)
+
+
+class SilentFlow(LinearFlow):
+    """Keeps no record of flow times, which a graph could not."""
+
+    def denoise_step(self, prefix, latents, flow_time):
+        return self.mix @ latents + self.drift * flow_time[..., None] + self.offset + prefix
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", GRADIENT_MODES)
+def test_differences_are_captured_and_gradients_run_eagerly_with_the_same_result(mode):
+    case, results = GOLDEN["full_sampling"][0], []
+    for device in (CPU, torch.device("cuda:0")):
+        spec = make_spec(case["H"], case["D"], case["n"], state=(), action=make_spec().action[: case["D"]])
+        adapter = SilentFlow(spec, case["M"], case["a"])
+        adapter.offset = torch.tensor(case["b"])
+        adapter.mix, adapter.drift, adapter.offset = (
+            t.to(device) for t in (adapter.mix, adapter.drift, adapter.offset)
+        )
+        engine = Engine(adapter, device, guidance=mode)
+        engine.warm_up(1)
+        noise = np.array(case["eps"], np.float32)
+        results.append(engine.infer(blank_observation(spec), golden_tables(case, mode), noise).latent)
+    np.testing.assert_allclose(*results, atol=2e-4)
+    captured = [slot.graph is not None for slot in engine.runner.slots.values()]
+    assert captured == [mode != "vjp"]

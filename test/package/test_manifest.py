@@ -16,7 +16,7 @@ REQUIREMENT_FILES = ("requirements.txt", "tools/requirements-apt.txt", "tools/re
 WHEEL_FILES = (*REQUIREMENT_FILES, "tools/requirements-ros.txt")
 PACKAGE_OF_MODULE = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "PIL": "pillow", "OpenGL": "mujoco"}
 APT_NAMES = {"opencv-python-headless": "python3-opencv", "pyyaml": "python3-yaml", "pillow": "python3-pil"}
-OPTIONAL = {"flashinfer", "sentencepiece", "tokenizers"}  # used where they import, named in requirements.txt
+OPTIONAL = {"flashinfer", "ruckig", "sentencepiece", "tokenizers"}  # used where they import, named in requirements.txt
 
 
 def read_names(file: str) -> set[str]:

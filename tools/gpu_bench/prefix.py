@@ -1,4 +1,4 @@
-"""The pi0.5 prefix (three cameras and 200 prompt tokens: 968 rows) and its vision tower: products, passes, candidates."""
+"""The pi0.5 prefix (three cameras, 200 prompt tokens: 968 rows) and its vision tower: products, passes, candidates."""
 
 from __future__ import annotations
 

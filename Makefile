@@ -40,7 +40,7 @@ clean:
 distclean: clean
 	rm -rf $(VENV)
 
-$(PACKAGES): constraints.txt requirements.txt $(wildcard tools/*) $(MOVED)
+$(PACKAGES): constraints.txt requirements.txt $(wildcard tools/*.py tools/*.sh tools/*.txt) $(MOVED)
 	@python=$$(PYTHON="$(PYTHON)" tools/find_python.sh) && \
 	  "$$python" tools/setup_venv.py packages --venv $(VENV) --torch-index "$(TORCH_INDEX)"
 	@touch $@

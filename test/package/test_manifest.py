@@ -12,8 +12,8 @@ import pytest
 from package.source_tree import PACKAGES, ROOT, list_files, list_imports, list_modules
 
 MANIFEST = ElementTree.parse(ROOT / "package.xml")
-REQUIREMENT_FILES = ("requirements.txt", "tools/requirements-apt.txt", "tools/requirements-dev.txt")
-WHEEL_FILES = (*REQUIREMENT_FILES, "tools/requirements-ros.txt")
+RUN_FILES = ("requirements.txt", "tools/requirements-apt.txt")
+WHEEL_FILES = (*RUN_FILES, "tools/requirements-dev.txt", "tools/requirements-ros.txt")
 PACKAGE_OF_MODULE = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "PIL": "pillow", "OpenGL": "mujoco"}
 APT_NAMES = {"opencv-python-headless": "python3-opencv", "pyyaml": "python3-yaml", "pillow": "python3-pil"}
 OPTIONAL = {"flashinfer", "ruckig", "sentencepiece", "tokenizers"}  # used where they import, named in requirements.txt
@@ -35,7 +35,7 @@ def list_foreign_modules(files) -> set[str]:
 
 def test_every_import_is_declared():
     packages = [path for package in PACKAGES for path in list_modules(package).values()]
-    from_pip = set().union(*(read_names(file) for file in REQUIREMENT_FILES))
+    from_pip = set().union(*(read_names(file) for file in RUN_FILES))
     from_ros = list_dependencies("(exec_)?depend")
     undeclared = {
         module

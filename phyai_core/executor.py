@@ -55,6 +55,7 @@ class RtcExecutor:
     """Chunk in, one command per tick out. See `phyai_core.types.Action` for what the commands mean.
 
     `infer` turns a request into a chunk and may raise; `guard` may refuse a finite, well-shaped chunk with a Fault.
+    `fit`, where set, makes a chunk fit to what is executing now, in the tick that adopts it, or refuses it.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RtcExecutor:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ):
         self.spec, self.config = spec, config
+        self.fit: Callable[[ActionChunk, int, int], ActionChunk | Fault] | None = None  # (chunk, entry row, tick)
         self.counters = Counters()
         self._infer, self._guard, self._now_ns = infer, guard, now_ns
         self._forecast = DelayForecast(
@@ -153,7 +155,13 @@ class RtcExecutor:
             self.counters.chunks_expired += 1
             return None
         left = 0 if self._chunk is None else len(self._chunk.actions) - self._cursor
-        self._chunk, self._cursor = self._join(flight.ready, entry), entry
+        chunk = self._join(flight.ready, entry)
+        chunk = chunk if self.fit is None else self.fit(chunk, entry, k)
+        if isinstance(chunk, Fault):
+            self.counters.chunks_rejected += 1
+            self._result_fault = chunk
+            return None
+        self._chunk, self._cursor = chunk, entry
         self._result_fault = None
         self.counters.chunks += 1
         interval = 0 if flight.previous_base is None else flight.request.base_tick - flight.previous_base

@@ -19,13 +19,19 @@ from phyai_core.engine import Engine, resolve_device
 from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
+from phyai_core.limiter import Limiter
 from phyai_core.rtc import GRADIENT_MODES, RtcConfig
+from phyai_core.tracking import TrackingGuard
 from phyai_core.types import PolicySpec
 from phyai_ros import output_assembly
 from phyai_ros.chunk_guard import ChunkGuard
+from phyai_ros.joint_units import ConvertedInference, JointUnits
 from phyai_ros.joints import robot_joint_names
+from phyai_ros.limit_sources import resolve_limits
+from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.output_assembly import open_output
 from phyai_ros.outputs.base import Output
+from phyai_ros.robot_checks import joint_actions
 from phyai_ros.settings import Settings
 from phyai_ros.spec_checks import ALWAYS_POSSIBLE, check_against_spec
 
@@ -69,8 +75,10 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     return LoadedPolicy(engine, settings, latency_s)
 
 
-def build_executor(policy: LoadedPolicy, now_ns: Callable[[], int] = time.monotonic_ns) -> RtcExecutor:
-    """`now_ns` is the steady clock, or the logical clock of a replay."""
+def build_executor(
+    policy: LoadedPolicy, now_ns: Callable[[], int] = time.monotonic_ns, motion: MotionGuard | None = None
+) -> RtcExecutor:
+    """`now_ns` is the steady clock, or the logical one of a replay. `motion`: the guards that the pipeline uses too."""
     settings, spec = policy.settings, policy.spec
     rtc, seed = settings.rtc, settings.inference.seed
     conditioning = RtcConfig(
@@ -87,6 +95,9 @@ def build_executor(policy: LoadedPolicy, now_ns: Callable[[], int] = time.monoto
         seed=secrets.randbits(31) if seed < 0 else seed,
         inject_delay_s=settings.inference.inject_delay_s,
     )
+    units = JointUnits.from_settings(settings.joints, spec)
+    if not units.trivial:
+        infer = ConvertedInference(infer, units)
     if rtc.mode == "ensemble":
         infer = TemporalEnsemble(infer)
     config = ExecutorConfig(
@@ -103,8 +114,23 @@ def build_executor(policy: LoadedPolicy, now_ns: Callable[[], int] = time.monoto
         blend_ticks=MAX_BLEND_TICKS if rtc.mode == "blend" else 0,
         blend_exclude=rtc.exclude,
     )
-    guard = ChunkGuard(robot_joint_names(settings.joints, spec), spec.dt_s, settings.limits, settings.start)
-    return RtcExecutor(spec, config, infer, guard, now_ns)
+    motion = motion or build_motion(policy)
+    executor = RtcExecutor(spec, config, infer, motion.refuse, now_ns)
+    executor.fit = motion.fit
+    return executor
+
+
+def build_motion(policy: LoadedPolicy, robot_description: str = "") -> MotionGuard:
+    """Limits, start and tracking guards. Raises ValueError naming the source of a limit that is wrong."""
+    settings, spec = policy.settings, policy.spec
+    limits = resolve_limits(robot_joint_names(settings.joints, spec), settings.limits, robot_description)
+    refuses = settings.limits.mode == "refuse"
+    measured = np.array(joint_actions(settings, spec), bool)
+    chunks = ChunkGuard(limits, spec.dt_s, settings.start, refuses, measured)
+    limiter = Limiter(limits, spec.dt_s, settings.limits.max_slowdown, settings.limits.max_clip_rad)
+    rules = settings.tracking
+    tracking = TrackingGuard(limits.names, rules.max_error, rules.max_effort, rules.time_s)
+    return MotionGuard(chunks, None if refuses else limiter, tracking, settings.start, spec.dt_s)
 
 
 def forecast_delay(policy: LoadedPolicy) -> int:

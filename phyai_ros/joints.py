@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyai_core.types import FloatArray, PolicySpec
+from phyai_ros.joint_units import JointUnits
 from phyai_ros.settings import Joints
 
 FIELDS = ("position", "velocity", "effort")  # of sensor_msgs/JointState, and the kinds of a state feature
@@ -49,8 +50,16 @@ class JointMap:
     written into it by name, then state and measured positions are picked from it.
     """
 
-    def __init__(self, spec: PolicySpec, joints: Joints) -> None:
-        """Raises ValueError if the policy asks for a state of an unknown kind, or a command it does not give itself."""
+    def __init__(
+        self, spec: PolicySpec, joints: Joints, efforts: bool = False, joint_actions: Sequence[bool] = ()
+    ) -> None:
+        """`efforts`: the efforts of the action joints are needed too. `joint_actions` [A]: which actions are joints
+        that joint_states names, all by default.
+
+        Raises ValueError if the policy asks for a state of an unknown kind, or a command it does not give itself.
+        """
+        units = JointUnits.from_settings(joints, spec)
+        self._units = units
         robot = dict(zip((f.name for f in spec.action), robot_joint_names(joints, spec), strict=True))
         slots: dict[tuple[str, str], int] = {}
         self._state_dim = spec.state_dim
@@ -65,11 +74,16 @@ class JointMap:
                 raise ValueError(f"state {feature.name!r} of {spec.name} is of kind {feature.kind!r}; allowed: {kinds}")
             key = (robot.get(feature.name, joints.prefix + feature.name), feature.kind)
             state_from.append((index, slots.setdefault(key, len(slots))))
-        measured = [slots.setdefault((name, "position"), len(slots)) for name in robot.values()]
+        is_joint = joint_actions or [True] * spec.action_dim
+        named = [(i, name) for i, (name, ours) in enumerate(zip(robot.values(), is_joint, strict=True)) if ours]
+        measured = [(i, slots.setdefault((name, "position"), len(slots))) for i, name in named]
+        effort = [(i, slots.setdefault((name, "effort"), len(slots))) for i, name in named] if efforts else []
         self._slots = slots
         self._state_to, self._state_slot = _columns(state_from)
         self._command_to, self._command_from = _columns(commands)
-        self._measured_slot = np.array(measured, np.intp)
+        self._measured_to, self._measured_slot = _columns(measured)
+        self._effort_to, self._effort_slot = _columns(effort)
+        self._gain, self._shift = _state_units(spec, units)
         self.required = frozenset(name for name, _ in slots)
 
     def layout(self, names: Sequence[str]) -> Layout:
@@ -110,18 +124,45 @@ class JointMap:
         return values
 
     def measured(self, values: NDArray[np.float64]) -> FloatArray:
-        """Measured joint positions in action order [A], float32."""
-        return values[self._measured_slot].astype(np.float32)
+        """Measured joint positions in action order [A], robot units, float32; 0 for actions that are no joints."""
+        measured = np.zeros(len(self._units.scale), np.float32)
+        measured[self._measured_to] = values[self._measured_slot]
+        return measured
+
+    def effort(self, values: NDArray[np.float64]) -> FloatArray | None:
+        """Measured efforts in action order [A], where they were asked for."""
+        if not len(self._effort_to):
+            return None
+        effort = np.zeros(len(self._units.scale), np.float32)
+        effort[self._effort_to] = values[self._effort_slot]
+        return effort
+
+    def to_policy(self, command: FloatArray) -> FloatArray:
+        """A command [A] in robot units as the policy counts."""
+        return self._units.to_policy(command)
 
     def state(self, values: NDArray[np.float64], last_command: FloatArray) -> FloatArray:
-        """The policy's state [S], float32; `last_command` [A] fills the features of kind command."""
+        """The policy's state [S] in its units, float32; `last_command` [A] fills the features of kind command."""
         state = np.empty(self._state_dim, np.float32)
         state[self._state_to] = values[self._state_slot]
         state[self._command_to] = last_command[self._command_from]
-        return state
+        return (state - self._shift) / self._gain
 
     def _joint(self, slot: int) -> str:
         return next(name for (name, _), value in self._slots.items() if value == slot)
+
+
+def _state_units(spec: PolicySpec, units: JointUnits) -> tuple[FloatArray, FloatArray]:
+    """Gain and shift [S] of the state: robot = gain * policy + shift. Effort goes the other way: power is the same."""
+    gain, shift = np.ones(spec.state_dim, np.float32), np.zeros(spec.state_dim, np.float32)
+    actions = [feature.name for feature in spec.action]
+    for index, feature in enumerate(spec.state):
+        if feature.name not in actions:
+            continue
+        scale, offset = units.scale[actions.index(feature.name)], units.offset[actions.index(feature.name)]
+        gain[index] = 1.0 / scale if feature.kind == "effort" else scale
+        shift[index] = offset if feature.kind in ("position", "command") else 0.0
+    return gain, shift
 
 
 def _action_index(spec: PolicySpec, name: str) -> int:

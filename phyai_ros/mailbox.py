@@ -23,6 +23,7 @@ from phyai_ros.input_faults import explain_spread, find_absent, find_unusable
 from phyai_ros.input_sets import Feed, History, Received, choose_set
 from phyai_ros.joint_inbox import JointInbox
 from phyai_ros.joints import JointMap, Layout
+from phyai_ros.robot_checks import joint_actions
 from phyai_ros.settings import Settings
 from phyai_ros.stamps import NS_PER_S, SIM_CLOCK_STEP_S, StampLimits
 
@@ -35,11 +36,12 @@ class InputSet:
 
     stamp_ns: int
     state: FloatArray  # [S]
-    measured: FloatArray  # [A] measured joint positions in action order
-    last_command: FloatArray  # [A]
+    measured: FloatArray  # [A] measured joint positions in action order, robot units
+    last_command: FloatArray  # [A] in policy units
     prompt: str
     sources: tuple[Source, ...]
     images: Mapping[str, tuple[str, Any]] = field(repr=False)  # {camera key: (topic, message)}
+    effort: FloatArray | None = None  # [A] measured, where someone asked for it
 
     def decode(self) -> Observation:
         """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
@@ -80,7 +82,7 @@ class Mailbox:
         self._ros_now_ns, self._steady_now_ns = ros_now_ns, steady_now_ns
         self._topics = {camera.key: settings.cameras.by_key[camera.key].topic for camera in spec.cameras}
         self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
-        self._map = JointMap(spec, settings.joints)
+        self._map = JointMap(spec, settings.joints, bool(settings.tracking.max_effort), joint_actions(settings, spec))
         reach_ns = round((rules.max_age_s + rules.slop_s) * NS_PER_S)
         self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
         self._lock = threading.Lock()
@@ -173,10 +175,11 @@ class Mailbox:
             stamp_ns=min(item.stamp_ns for item in chosen),
             state=self._map.state(values, last_command),
             measured=measured,
-            last_command=last_command,
+            last_command=self._map.to_policy(last_command),
             prompt=self.prompt,
             sources=tuple(sources),
             images={key: (topic, item.msg) for (key, topic), item in zip(self._topics.items(), chosen, strict=False)},
+            effort=self._map.effort(values),
         )
 
 

@@ -15,6 +15,7 @@ from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Command, FloatArray, PolicySpec
 from phyai_ros.input_clocks import InputClocks
+from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 
 
@@ -70,3 +71,12 @@ def add_clocks(status: PolicyStatus, clocks: InputClocks) -> None:
     status.input_clock_offsets = [state.offset_s for state in states]
     status.input_clock_drifts = [state.drift for state in states]
     status.input_stamps_back = [state.steps_back for state in states]
+
+
+def add_motion(status: PolicyStatus, names: list[str], motion: MotionGuard, live: bool) -> None:
+    """What the limiter did, how well the robot follows, and whether commands reach it."""
+    report, error = motion.report, motion.following_error
+    status.joint_names, status.shadow = names, not live
+    status.following_error = [math.nan] * len(names) if error is None else [float(value) for value in error]
+    status.slowdown, status.limited, status.chunks_limited = report.slowdown, report.text, report.chunks
+    status.limited_chunks = list(report.by_joint)

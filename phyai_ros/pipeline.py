@@ -1,13 +1,13 @@
 """One control period, end to end: sample inputs, tick the executor, drive the output, publish what happened.
 
-Everything here runs in the control thread, except `enable`, `reset`, `close` and the reading of `record`.
+Everything here runs in the control thread, except what is marked as for other threads, and the reading of `record`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,16 @@ import numpy as np
 from phyai_core.executor import RtcExecutor
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
-from phyai_core.types import Action, Command, Fault, Reason
+from phyai_core.types import Action, Command, Fault, FloatArray, Reason
 from phyai_ros.mailbox import Mailbox, Sample
+from phyai_ros.motion_guard import MotionGuard
+from phyai_ros.supervision import CLOSING, Rules, Supervision
 
 if TYPE_CHECKING:
     from phyai_ros.outputs.base import Output
+    from phyai_ros.outputs.channels import ShadowChannel
 
-DISABLED = Fault(Reason.DISABLED, "waiting for ~/enable to be true")
-CLOSING = Fault(Reason.INACTIVE, "the node is being deactivated")
+HANDING_OVER = Fault(Reason.PAUSED, "going back to shadow mode")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class TickRecord:
     command: Command
     sample: Sample
     resting: bool  # the reference does not move
+    silent: bool = False  # nothing is sent, not even a braking command
 
 
 class Pipeline:
@@ -49,12 +52,19 @@ class Pipeline:
         on_chunk: Callable[[Command, ChunkTiming, int], None],
         require_enable: bool = False,
         steady_now_ns: Callable[[], int] = time.monotonic_ns,
+        motion: MotionGuard | None = None,
+        rules: Rules | None = None,
+        seed_position: Callable[[FloatArray], FloatArray] = lambda measured: measured,
+        shadow: Sequence[ShadowChannel] = (),
     ) -> None:
+        """`seed_position` gives where the output starts, from the measured pose [A]. `shadow`: channels to switch."""
         self._executor, self._inputs, self._output = executor, inputs, output
         self._timekeeper, self._ros_now_ns, self._steady_now_ns = timekeeper, ros_now_ns, steady_now_ns
         self._on_command, self._on_chunk = on_command, on_chunk
-        self._require_enable = require_enable
-        self._enabled = not require_enable
+        self.motion = motion
+        self.supervision = Supervision(rules or Rules(require_enable))
+        self._seed_position, self._shadow = seed_position, tuple(shadow)
+        self._live = self._wanted_live = not shadow
         self._closing = False
         self._seeded = False  # the output knows where the robot is
         self.rested = threading.Event()  # set once a closing pipeline has brought the robot to rest
@@ -64,26 +74,87 @@ class Pipeline:
         """Before the first tick of an activation: a new epoch, new counters, nothing taken over from the last one."""
         self._executor.restart(Reason.RESET, "the node was activated")
         self._timekeeper.begin()
-        self._enabled = not self._require_enable
+        self.supervision.begin()
+        if self.motion:
+            self.motion.begin()
         self._closing = self._seeded = False
+        self._set_live(not self._shadow)
+        self._wanted_live = self._live
         self.rested.clear()
         self.record = None
 
     def tick(self, k: int, missed: int, stamp_ns: int, lateness_s: float) -> None:
         """`stamp_ns` is the deadline of tick k in ROS time, `lateness_s` how much later it runs."""
         self._timekeeper.note_tick(lateness_s)
+        now_ns = self._ros_now_ns()
+        standing = self._hand_over() or self.supervision.fault(now_ns)
+        silent = self.supervision.is_silent(standing)
+        if silent:
+            self._seeded = False  # whoever moves the robot now: we start anew from where it is then
         reference = self._output.reference_at(k).position.astype(np.float32) if self._seeded else None
-        sample = self._inputs.sample(self._ros_now_ns(), k, reference)
-        if sample.obs is not None and self._at_rest:
+        sample = self._inputs.sample(now_ns, k, reference)
+        if sample.obs is not None and self._at_rest and not silent:
             self._seed(sample, stamp_ns)
-        fault = self._standing_fault() or sample.fault
-        counted = missed if self._output.self_advancing else 0
-        command = self._executor.tick(k, self._steady_now_ns(), sample.obs if self._seeded else None, fault, counted)
+        fault = standing or sample.fault or self._check_motion(k, now_ns, sample)
+        command = self._executor.tick(
+            k,
+            self._steady_now_ns(),
+            sample.obs if self._seeded and not self._approaching else None,
+            fault,
+            missed if self._output.self_advancing else 0,
+        )
+        command = self._steer(command, may_move=fault is None)
         self._drive(command, stamp_ns, lateness_s)
         self._timekeeper.note_motion(command, stamp_ns, sample.obs)
-        self.record = TickRecord(command, sample, self._output_rests)
+        self.record = TickRecord(command, sample, self._output_rests, silent)
         if self._closing and self._output_rests:
             self.rested.set()
+
+    def _check_motion(self, k: int, now_ns: int, sample: Sample) -> Fault | None:
+        """Whether the robot follows; what is seen wrong stays until someone resets it."""
+        if self.motion is None:
+            return None
+        if not self._seeded:
+            self.motion.forget()
+            return None
+        self.motion.remember(k, self._output.reference_at(k).position.astype(np.float32))
+        if sample.obs is None:
+            return None
+        fault = self.motion.check_following(now_ns, sample.obs.measured, sample.obs.effort)
+        if fault is None:
+            return None
+        if not self._live:
+            self.motion.forget()  # in shadow mode the robot does something else: plan anew from where it is
+            self._seeded = False
+            return fault
+        self.supervision.latch(fault)
+        return fault
+
+    def _steer(self, command: Command, may_move: bool) -> Command:
+        """An approach takes the place of what the executor asks for; at its end the policy plans anew."""
+        if self.motion is None or not self._seeded:
+            return command
+        position = self._output.reference_at(command.tick).position if self._output.at_rest else None
+        steered = self.motion.steer(command, position, may_move)
+        arrived = steered.reason is Reason.APPROACH and steered.action is Action.RUN and not self.motion.on_the_way
+        if arrived:
+            self._start_over(Reason.RESET, "at the first action: planning anew from here")
+        return steered
+
+    def _hand_over(self) -> Fault | None:
+        """Between shadow and the real controllers: out of shadow from the robot's pose, back only at rest."""
+        if self._wanted_live == self._live:
+            return None
+        if not self._wanted_live and not self._output_rests:
+            return HANDING_OVER
+        self._set_live(self._wanted_live)
+        self._seeded = False
+        return None
+
+    def _set_live(self, live: bool) -> None:
+        self._live = live
+        for channel in self._shadow:
+            channel.live = live
 
     def sub_tick(self, fraction: float, stamp_ns: int) -> None:
         if self._seeded:
@@ -92,10 +163,13 @@ class Pipeline:
     def _drive(self, command: Command, stamp_ns: int, lateness_s: float) -> None:
         if not self._seeded:
             return
-        fault = self._output.update(command, stamp_ns) or self._output.take_fault()
+        fault = self._output.update(command, stamp_ns)
         if fault is not None:
             self._executor.reset(fault.reason, fault.text)
             return
+        complaint = self._output.take_fault()
+        if complaint is not None:
+            self.supervision.latch(complaint)  # a controller that refuses once would refuse again
         if command.action is not Action.RUN:
             return
         published_ns = self._steady_now_ns()
@@ -108,7 +182,7 @@ class Pipeline:
 
     def _seed(self, sample: Sample, stamp_ns: int) -> None:
         """While nothing is commanded, the reference follows the measured pose: others may move the robot meanwhile."""
-        self._output.start(sample.obs.measured, stamp_ns)
+        self._output.start(self._seed_position(sample.obs.measured), stamp_ns)
         self._seeded = True
 
     @property
@@ -121,24 +195,56 @@ class Pipeline:
     def _output_rests(self) -> bool:
         return not self._seeded or self._output.at_rest
 
-    def _standing_fault(self) -> Fault | None:
-        if self._closing:
-            return CLOSING
-        return None if self._enabled else DISABLED
+    @property
+    def _approaching(self) -> bool:
+        return self.motion is not None and self.motion.on_the_way
 
     # --- other threads -----------------------------------------------------------------------------------------------
 
+    @property
+    def live(self) -> bool:
+        """Commands reach the robot: not in shadow mode, or taken over."""
+        return self._live
+
     def enable(self, enabled: bool) -> None:
         """The deadman: False brakes and drops the epoch, True starts over from observations made after this call."""
-        if not self._require_enable or enabled == self._enabled:
-            return
-        self.reset(Reason.DISABLED if not enabled else Reason.RESET, "~/enable went " + str(enabled).lower())
-        self._enabled = enabled
+        if self.supervision.enable(enabled, self._ros_now_ns()):
+            reason = Reason.RESET if enabled else Reason.DISABLED
+            self._start_over(reason, "~/enable went " + str(enabled).lower())
+
+    def pause(self, paused: bool) -> None:
+        """Brake and wait, or start over from observations made after this call."""
+        if self.supervision.pause(paused):
+            self._start_over(Reason.PAUSED if paused else Reason.RESET, "paused" if paused else "resumed")
+
+    def press_estop(self, pressed: bool) -> None:
+        """A message of the e-stop: pressing latches."""
+        if self.supervision.press_estop(pressed):
+            self._start_over(Reason.ESTOP, "emergency stop")
+
+    def clear_estop(self) -> str:
+        """Release the e-stop. Returns why not, or an empty text."""
+        refusal = self.supervision.clear_estop()
+        if not refusal:
+            self._start_over(Reason.RESET, "the e-stop was cleared")
+        return refusal
+
+    def own(self, fault: Fault | None) -> None:
+        """Whether all our controllers are active (None) or why not."""
+        if self.supervision.own(fault):
+            self._start_over(
+                Reason.NOT_OWNER if fault else Reason.RESET, fault.text if fault else "the controller is ours"
+            )
+
+    def take_over(self, live: bool) -> None:
+        """Out of shadow mode, or back into it."""
+        self._wanted_live = live
+        self._start_over(Reason.RESET, "taking over" if live else HANDING_OVER.text)
 
     def reset(self, reason: Reason, text: str) -> None:
-        """New epoch: brake, and wait for observations newer than now."""
-        self._inputs.require_newer_than(self._ros_now_ns())
-        self._executor.reset(reason, text)
+        """New epoch: brake, and wait for observations newer than now. Latched faults are forgotten."""
+        self.supervision.release()
+        self._start_over(reason, text)
 
     def fail_tick(self, error: Exception) -> None:
         """A tick raised. That is a defect; the next tick brakes."""
@@ -147,4 +253,9 @@ class Pipeline:
     def close(self) -> None:
         """Brake; `rested` is set when the reference has come to rest."""
         self._closing = True
+        self.supervision.close()
         self._executor.reset(CLOSING.reason, CLOSING.text)
+
+    def _start_over(self, reason: Reason, text: str) -> None:
+        self._inputs.require_newer_than(self._ros_now_ns())
+        self._executor.reset(reason, text)

@@ -19,6 +19,7 @@ from phyai_ros.inputs import Inputs
 from phyai_ros.messages import (
     add_clocks,
     add_control_time,
+    add_motion,
     to_chunk_message,
     to_command_message,
     to_time,
@@ -26,7 +27,7 @@ from phyai_ros.messages import (
 )
 from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 from phyai_ros.outbox import Outbox
-from phyai_ros.pipeline import TickRecord
+from phyai_ros.pipeline import Pipeline, TickRecord
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 DIAGNOSTICS_PERIOD_S = 1.0
 SHOWN_CONTROL_TIME = ("x_p50", "x_p99", "y_p50", "y_p99", "l_critical_p50", "l_critical_p99", "actuation_lag")
 LOG_PERIOD_S = 10.0  # of remarks that may change with every chunk
-WAITING = frozenset({Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET})
+WAITING = frozenset({Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET, Reason.APPROACH})
 LEVELS = {
     "running": DiagnosticStatus.OK,
     "disabled": DiagnosticStatus.OK,
@@ -54,7 +55,7 @@ def name_state(record: TickRecord | None) -> str:
         return "running"
     if command.action is Action.HOLD:
         return "holding"
-    if command.reason is Reason.DISABLED:
+    if command.reason in (Reason.DISABLED, Reason.PAUSED):
         return "disabled" if record.resting else "stopped"
     return "waiting" if command.action is Action.NONE or command.reason in WAITING else "stopped"
 
@@ -85,6 +86,7 @@ class Reporter:
         self._degradation: str | None = None
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
         self._inputs = inputs
+        self.pipeline: Pipeline | None = None  # set once it is made
         self._outbox = Outbox(lambda error: node.get_logger().error(f"cannot report a chunk: {error}"))
 
     def report_command(self, command: Command, stamp_ns: int) -> None:
@@ -156,6 +158,8 @@ class Reporter:
             status.input_spread = float(record.sample.spread_s)
         add_clocks(status, self._inputs.clocks)
         add_control_time(status, self._timekeeper)
+        if self.pipeline is not None and self.pipeline.motion is not None:
+            add_motion(status, self._names, self.pipeline.motion, self.pipeline.live)
         return status
 
     def _log_change(self, status: PolicyStatus) -> bool:

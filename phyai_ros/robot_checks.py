@@ -25,6 +25,17 @@ def named_outputs(settings: Settings) -> dict[str, Output]:
     return {f"outputs.{key}": settings.outputs.by_key[key] for key in settings.outputs.keys}
 
 
+def joint_actions(settings: Settings, spec: PolicySpec) -> tuple[bool, ...]:
+    """Which actions [A] are joints that joint_states can name: all but those of a twist or a pose."""
+    other = {
+        name
+        for output in named_outputs(settings).values()
+        if output.type in END_EFFECTOR
+        for name in output.joints or robot_joint_names(settings.joints, spec)
+    }
+    return tuple(name not in other for name in robot_joint_names(settings.joints, spec))
+
+
 def check_robot(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
     """Everything about joints, outputs and limits that does not fit the policy."""
     yield from _joints(settings, spec)

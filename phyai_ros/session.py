@@ -7,25 +7,28 @@ from contextlib import ExitStack
 from rclpy.clock import Clock, ClockType
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from std_msgs.msg import Bool, String
-from std_srvs.srv import Trigger
+from std_msgs.msg import String
 
 from phyai_core.clock import NS_PER_S, SteadyClock
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
-from phyai_ros.assembly import build_executor, build_output, check_latency, load_policy
+from phyai_ros.assembly import build_executor, build_motion, build_output, check_latency, load_policy
 from phyai_ros.control_loop import ControlLoop
-from phyai_ros.endpoints import create_subscription
+from phyai_ros.controls import Controls
 from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.metadata import publish_metadata
+from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.output_adaptation import adapt_output
+from phyai_ros.outputs.channels import shadow_channels
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.realtime import RealtimeScope
 from phyai_ros.reporting import Reporter
 from phyai_ros.ros_clock import RosClock, to_stamp_ns
+from phyai_ros.service_calls import ServiceCaller
 from phyai_ros.settings import Settings
+from phyai_ros.supervision import Rules
 
 BRAKING_TIMEOUT_S = 3.0
 CLOCK_LEAP_S = 1.0  # /clock going ahead by more is a jump, not a late tick
@@ -36,10 +39,12 @@ class Session:
 
     def __init__(self, node: LifecycleNode, settings: Settings) -> None:
         self._node = node
+        self._running: ExitStack | None = None
         with ExitStack() as made:
             self._policy = policy = load_policy(settings, node.get_logger().info)
             self._settings, self._spec = policy.settings, policy.spec
-            self._executor = build_executor(policy)
+            motion = build_motion(policy, self._read_robot_description())
+            self._executor = build_executor(policy, motion=motion)
             self._inputs = Inputs(node, self._settings, self._spec)
             made.callback(self._inputs.close)
             self._output = build_output(node, policy)
@@ -53,13 +58,23 @@ class Session:
             made.callback(self._reporter.close)
             metadata = publish_metadata(node, self._settings, self._spec, joint_names)
             made.callback(node.destroy_publisher, metadata)
-            self._pipeline = self._make_pipeline()
-            self._listen(made)
+            self._pipeline = self._make_pipeline(motion)
+            self._reporter.pipeline = self._pipeline
+            controls = Controls(node, self._settings, self._inputs, self._pipeline, lambda: self._running is not None)
+            made.callback(controls.close)
             self._made = made.pop_all()
-        self._running: ExitStack | None = None
         self._loop: ControlLoop | None = None
 
-    def _make_pipeline(self) -> Pipeline:
+    def _read_robot_description(self) -> str:
+        topic = self._settings.limits.robot_description
+        if not topic:
+            return ""
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        with ServiceCaller(self._node) as caller:
+            return caller.receive(String, topic, latched, self._settings.controller.timeout_s).data
+
+    def _make_pipeline(self, motion: MotionGuard) -> Pipeline:
+        stop = self._settings.stop
         return Pipeline(
             self._executor,
             self._inputs,
@@ -68,33 +83,10 @@ class Session:
             ros_now_ns=lambda: self._node.get_clock().now().nanoseconds,
             on_command=self._reporter.report_command,
             on_chunk=self._reporter.report_chunk,
-            require_enable=self._settings.require_enable,
+            motion=motion,
+            rules=Rules(self._settings.require_enable, stop.enable_timeout_s, stop.estop_stop == "silence"),
+            shadow=shadow_channels(self._output),
         )
-
-    def _listen(self, made: ExitStack) -> None:
-        """A latched prompt is heard whether it was sent before or after us; an old enable must never be."""
-        node = self._node
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        for qos in (latched, QoSProfile(depth=1)):
-            prompt = create_subscription(node, String, "~/prompt", self._set_prompt, qos)
-            made.callback(node.destroy_subscription, prompt)
-        enable = create_subscription(node, Bool, "~/enable", self._set_enabled, QoSProfile(depth=1))
-        made.callback(node.destroy_subscription, enable)
-        made.callback(node.destroy_service, node.create_service(Trigger, "~/reset", self._answer_reset))
-
-    def _set_prompt(self, message: String) -> None:
-        self._inputs.prompt = message.data
-
-    def _set_enabled(self, message: Bool) -> None:
-        if self._running is not None:
-            self._pipeline.enable(message.data)
-
-    def _answer_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        response.success = self._running is not None
-        response.message = "new epoch" if response.success else "not active: nothing to reset"
-        if response.success:
-            self._pipeline.reset(Reason.RESET, "reset was requested")
-        return response
 
     def activate(self) -> None:
         """Start the threads and begin to publish. On an error everything started is stopped again.

@@ -16,6 +16,8 @@ from phyai_ros.endpoints import create_publisher
 if TYPE_CHECKING:
     from rclpy.node import Node
 
+    from phyai_ros.outputs.base import Output
+
 SHADOW = "~/shadow/"
 
 
@@ -123,6 +125,12 @@ class ShadowChannel:
     def close(self) -> None:
         self._real.close()
         self._shadow.close()
+
+
+def shadow_channels(output: Output) -> list[ShadowChannel]:
+    """The channels of an output, or of its parts, that can be switched."""
+    outputs = [part.output for part in getattr(output, "parts", ())] or [output]
+    return [each.channel for each in outputs if isinstance(each.channel, ShadowChannel)]
 
 
 def shadow_topic(topic: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Action, Command
-from phyai_ros.assembly import LoadedPolicy, build_executor, make_output
+from phyai_ros.assembly import LoadedPolicy, build_executor, build_motion, make_output
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.mailbox import Mailbox
 from phyai_ros.pipeline import Pipeline
@@ -53,7 +53,8 @@ class Driver:
         self.clock = LogicalClock(start_ns)
         self.log = ActionLog(names, tuple(feature.unit for feature in spec.action), spec.dt_s, start_ns)
         self.inferences: list[Inference] = []
-        self.executor = build_executor(policy, self.clock.now_ns)
+        motion = build_motion(policy)
+        self.executor = build_executor(policy, self.clock.now_ns, motion)
         self.mailbox = Mailbox(settings, spec, self.clock.now_ns, steady_now_ns=self.clock.now_ns)
         self._inference = LogicalInference(self.executor, self.clock, latency, self.inferences.append)
         self._output = make_output(policy, lambda message: on_message(self.clock.ns, message))
@@ -67,6 +68,7 @@ class Driver:
             on_chunk=self._note_chunk,
             require_enable=settings.require_enable and not enabled,
             steady_now_ns=self.clock.now_ns,
+            motion=motion,
         )
         self._receivers = self._connect(inputs)
         self.on_command: Callable[[Command, int], None] = lambda command, stamp_ns: None

@@ -9,14 +9,17 @@ import pytest
 
 from phyai_core.types import ActionChunk, InferenceRequest, Leftover, Reason
 from phyai_ros.chunk_guard import ChunkGuard
+from phyai_ros.limit_sources import resolve_limits
 from phyai_ros.settings import Limits, Start
 
 LIMITS = {"max_velocity": (1.0, 2.0), "max_acceleration": (5.0, 5.0)}
 BOUNDS = {"position_lower": (-1.0, -0.5), "position_upper": (1.0, 0.5)}
+NAMES = ("yaw", "elbow")
 
 
-def check(rows, measured=(0.0, 0.0), leftover=None, **bounds):
-    guard = ChunkGuard(("yaw", "elbow"), 0.1, Limits(**LIMITS, **bounds), Start(max_step_rad=0.2))
+def check(rows, measured=(0.0, 0.0), leftover=None, refuses=True, mask=None, **bounds):
+    limits = resolve_limits(NAMES, Limits(**LIMITS, **bounds))
+    guard = ChunkGuard(limits, 0.1, Start(max_step_rad=0.2), refuses, mask)
     rows = np.array(rows, np.float32)
     chunk = ActionChunk(0, 0, 0, 0, rows, rows, 100_000_000)
     obs = SimpleNamespace(measured=np.array(measured, np.float32))
@@ -49,3 +52,12 @@ def test_a_first_chunk_must_start_where_the_robot_stands():
     assert fault.reason is Reason.START_TOO_FAR and fault.text.startswith("elbow: the first action is 0.300 from")
     running = Leftover(np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32), 1, 8)
     assert check([[0.1, 0.3]], leftover=running) is None
+
+
+def test_beside_a_limiter_only_the_start_is_checked():
+    assert check([[0.0, 0.0], [5.0, 0.0]], refuses=False, **BOUNDS) is None
+    assert check([[0.3, 0.0]], refuses=False).reason is Reason.START_TOO_FAR
+
+
+def test_an_action_that_nothing_measures_is_not_compared():
+    assert check([[0.0, 9.0]], refuses=False, mask=np.array([True, False])) is None

@@ -6,7 +6,7 @@ A checkpoint does not say everything. The rest comes from `phyai.json` beside it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class Deployment:
     state_names: tuple[str, ...]
     action_names: tuple[str, ...]
     relative: NDArray[np.bool_]  # [A] True: this action dim is relative to the state
+    images: Mapping[str, Normaliser] = field(default_factory=dict)  # per camera, over the colours
     rtc_max_delay: int = 0
     periods: tuple[float, float] = (4e-3, 4.0)  # shortest and longest of the time features, in flow time
 
@@ -148,9 +149,24 @@ class Deployment:
             action=tuple(Feature(name, mode=mode) for name, mode in zip(self.action_names, modes, strict=True)),
             latent_dim=latent_dim,
             num_denoise_steps=self.num_denoise_steps,
-            rtc_modes=(*RTC_MODES, "trained") if self.rtc_max_delay else RTC_MODES,
+            rtc_modes=self._rtc_modes,
             rtc_max_delay=self.rtc_max_delay,
         )
+
+    @property
+    def _rtc_modes(self) -> tuple[str, ...]:
+        """Guiding a chunk takes denoise steps of a flow."""
+        if not self.num_denoise_steps:
+            return ("none",)
+        return (*RTC_MODES, "trained") if self.rtc_max_delay else RTC_MODES
+
+
+def refuse_options(options: Options, kind: str, allowed: Collection[str]) -> None:
+    """Raise ValueError for options that were set and mean nothing to this kind of policy."""
+    plain = Options()
+    given = [entry.name for entry in fields(Options) if getattr(options, entry.name) != getattr(plain, entry.name)]
+    if wrong := sorted(set(given) - set(allowed)):
+        raise ValueError(f"{OPTIONS_FILE}: {', '.join(wrong)} has no meaning for {kind}; allowed: {', '.join(allowed)}")
 
 
 def _rename(name: str, default: tuple[str, ...], names: Sequence[str] | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ STEPS = {
     "absolute_actions_processor",
     "tokenizer_processor",
     "pi0_new_line_processor",
+    "smolvla_new_line_processor",
     "pi05_prepare_state_tokenizer_processor_step",
 }
 STATISTICS = {
@@ -33,8 +34,26 @@ STATISTICS = {
     "IDENTITY": (),
 }
 FEATURES = {"observation.state": "STATE", "action": "ACTION"}
-IMAGES = "observation.images."
+OBSERVATION = "observation."
+IMAGES = OBSERVATION + "images."
 FIX = 'take the statistics of the fine-tuning data set and write {"statistics": "<file>"} into phyai.json'
+
+
+class Keys(NamedTuple):
+    """Where the config.json of a kind of policy says what; None: policies of this kind have no such thing."""
+
+    horizon: str = "chunk_size"
+    denoise_steps: str | None = "num_inference_steps"
+    image_size: str | None = "image_resolution"
+    prompt: bool = True
+    periods: bool = True  # of the time features
+
+
+KINDS = {
+    "pi0": Keys(),
+    "pi05": Keys(),
+    "act": Keys(denoise_steps=None, image_size=None, prompt=False, periods=False),
+}
 
 
 def is_lerobot(folder: Path) -> bool:
@@ -47,24 +66,65 @@ def read_lerobot(folder: Path, options: Options) -> Deployment:
     """The deployment in a lerobot checkpoint folder. Raises ValueError naming the file and the entry."""
     config_file = folder / "config.json"
     config = read_json(config_file)
-    before, after = (_Steps(folder / f"policy_{name}processor.json") for name in ("pre", "post"))
+    keys = KINDS[config["type"]]
+    before, after = _read_steps(folder)
     state, action = (_width(config_file, config, feature) for feature in FEATURES)
+    cameras = _cameras(config)
+    periods = [_entry(config_file, config, name) for name in ("min_period", "max_period") if keys.periods]
     return Deployment(
         kind=config["type"],
         layout="lerobot",
-        action_horizon=_entry(config_file, config, "chunk_size"),
-        num_denoise_steps=_entry(config_file, config, "num_inference_steps"),
-        prompt_tokens=before.config("tokenizer_processor")["max_length"],
-        image_size=_entry(config_file, config, "image_resolution")[0],
-        cameras=_cameras(config),
+        action_horizon=_entry(config_file, config, keys.horizon),
+        num_denoise_steps=_entry(config_file, config, keys.denoise_steps) if keys.denoise_steps else 0,
+        prompt_tokens=before.config("tokenizer_processor")["max_length"] if keys.prompt else 0,
+        image_size=_entry(config_file, config, keys.image_size)[0] if keys.image_size else 0,
+        cameras={camera_key(feature): size for feature, size in cameras.items()},
+        images={camera_key(name): _normaliser(before, "normalizer_processor", name, 3, options) for name in cameras},
         state=_normaliser(before, "normalizer_processor", "observation.state", state, options),
         action=_normaliser(after, "unnormalizer_processor", "action", action, options),
         state_names=tuple(f"state_{index}" for index in range(state)),
         action_names=tuple(config.get("action_feature_names") or (f"action_{index}" for index in range(action))),
         relative=_relative(before, action),
         rtc_max_delay=config.get("rtc_training_max_delay") or 0,
-        periods=(_entry(config_file, config, "min_period"), _entry(config_file, config, "max_period")),
+        periods=tuple(periods) or Deployment.periods,
     )
+
+
+def read_config(folder: Path, kind: str) -> dict[str, Any]:
+    """The config.json of a policy of this kind. Raises ValueError for another kind."""
+    if not is_lerobot(folder):
+        raise ValueError(f"checkpoint: {folder} has no config.json with a type; {kind} is read in lerobot's layout")
+    config = read_json(folder / "config.json")
+    if config["type"] != kind:
+        raise ValueError(f"adapter: {folder} is a {config['type']} checkpoint; use that adapter, not {kind}")
+    return config
+
+
+def require(config: Mapping[str, Any], folder: Path, **allowed: tuple[Any, ...]) -> None:
+    """Raise ValueError where an entry of config.json asks for a variant that is not built here."""
+    for name, values in allowed.items():
+        if (found := config.get(name, values[0])) not in values:
+            raise ValueError(
+                f"{folder / 'config.json'}: {name} is {found!r}; supported: {', '.join(map(repr, values))}"
+            )
+
+
+def camera_key(feature: str) -> str:
+    """observation.images.top -> top, observation.image -> image."""
+    return feature.removeprefix(IMAGES).removeprefix(OBSERVATION)
+
+
+def _read_steps(folder: Path) -> tuple[_Steps, _Steps]:
+    """Pre- and postprocessor. Raises ValueError for folders of the time before there were any."""
+    files = [folder / f"policy_{name}processor.json" for name in ("pre", "post")]
+    if not any(file.is_file() for file in files):
+        raise ValueError(
+            f"checkpoint: {folder} has no policy_preprocessor.json: it was saved by lerobot before 0.4, which kept the "
+            "statistics among the weights. Convert it with lerobot 0.4 or newer: "
+            "python -m lerobot.processor.migrate_policy_normalization --pretrained-path <folder>"
+        )
+    before, after = (_Steps(file) for file in files)
+    return before, after
 
 
 class _Steps:
@@ -101,10 +161,10 @@ def _width(file: Path, config: Mapping[str, Any], feature: str) -> int:
 
 
 def _cameras(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """{camera key: (h, w)}; `empty_camera_i` slots are absent by definition and have no effect."""
+    """{feature: (h, w)}; `empty_camera_i` slots are absent by definition and have no effect."""
     visual = {key: entry["shape"] for key, entry in config["input_features"].items() if entry["type"] == "VISUAL"}
-    sizes = {key.removeprefix(IMAGES): (shape[1], shape[2]) for key, shape in visual.items()}
-    return {key: size for key, size in sizes.items() if not key.startswith("empty_camera_")}
+    sizes = {key: (shape[1], shape[2]) for key, shape in visual.items()}
+    return {key: size for key, size in sizes.items() if not camera_key(key).startswith("empty_camera_")}
 
 
 def _relative(steps: _Steps, width: int) -> np.ndarray:
@@ -123,7 +183,7 @@ def _relative(steps: _Steps, width: int) -> np.ndarray:
 
 def _normaliser(steps: _Steps, step: str, feature: str, width: int, options: Options) -> Normaliser:
     config = steps.config(step)
-    mode = config["norm_map"].get(FEATURES[feature], "IDENTITY")
+    mode = config["norm_map"].get(FEATURES.get(feature, "VISUAL"), "IDENTITY")
     if mode not in STATISTICS:
         raise ValueError(f"{steps.file}: {mode} of {feature} is unknown; allowed: {', '.join(STATISTICS)}")
     if mode == "IDENTITY" or width == 0:
@@ -144,7 +204,7 @@ def _statistic(file: Path, name: str, width: int) -> np.ndarray:
     checkpoint = Checkpoint(file)
     if name not in checkpoint.shapes:
         raise ValueError(f"statistics: {name} is missing in {file}; {FIX}")
-    values = checkpoint.tensor(name).float().numpy().copy()
+    values = checkpoint.tensor(name).float().flatten().numpy().copy()  # of images they are [3, 1, 1]
     if values.shape != (width,) or not np.isfinite(values).all():
         raise ValueError(f"statistics: {name} in {file} must be {width} finite numbers, it is {values.tolist()}; {FIX}")
     return values

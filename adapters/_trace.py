@@ -7,8 +7,6 @@ mean nothing; `valid` says which count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -17,16 +15,9 @@ from phyai_adapters._flow_time import model_times
 from phyai_adapters._paligemma import Prefix
 from phyai_adapters._pi import PiAdapter, PrefixTokens
 from phyai_adapters._processing import pad_last
+from phyai_adapters._stage import Stage
 
 IMAGE = "observation.images."
-
-
-class Stage(NamedTuple):
-    """One value. `valid` is bool and broadcasts to it; None: all of it counts."""
-
-    name: str
-    value: Tensor
-    valid: Tensor | None = None
 
 
 def recorded_inputs(adapter: PiAdapter, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from phyai_adapters import ADAPTERS, load_adapter
+from phyai_adapters._camera_policy import CameraPolicy
 from phyai_adapters._deployment import read_options
 from phyai_adapters._pi import PiAdapter
 from phyai_adapters._processing import MeanStd, Normaliser, Range
@@ -62,7 +63,7 @@ def _load_without_weights(folder: Path, name: str):
     """The adapter on the meta device, with stand-ins for options that are still missing, and what these are."""
     module, _, attribute = ADAPTERS[name].partition(":")
     adapter_class = getattr(import_module(module), attribute)
-    if not issubclass(adapter_class, PiAdapter):
+    if not issubclass(adapter_class, (PiAdapter, CameraPolicy)):
         return load_adapter(name, folder, META), []
     options, to_do = read_options(folder), []
     while True:

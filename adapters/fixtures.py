@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from phyai_adapters._pi import PiAdapter
-from phyai_adapters._trace import Stage, recorded_inputs, trace
+from phyai_adapters._stage import Stage, Traceable
+from phyai_adapters._trace import recorded_inputs, trace
 from phyai_core.adapter import Adapter
 from phyai_core.engine import plain_tables
 from phyai_core.runner import Runner
 from phyai_core.slot import Job
-
-RESULT = "actions_padded"
 
 
 def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: torch.device) -> Iterator[Stage]:
@@ -22,12 +22,29 @@ def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: to
 
     Raises ValueError for a policy that names no values.
     """
-    if not isinstance(adapter, PiAdapter):
-        raise ValueError(f"verify: {adapter.spec.name} names no values inside its network; allowed are pi0, pi05")
-    inputs = recorded_inputs(adapter, recorded)
+    if not isinstance(adapter, (PiAdapter, Traceable)):
+        raise ValueError(f"verify: {adapter.spec.name} names no values inside its network, so none can be compared")
+    pi = isinstance(adapter, PiAdapter)
+    read, follow = (
+        (partial(recorded_inputs, adapter), partial(trace, adapter))
+        if pi
+        else (
+            adapter.recorded_inputs,
+            adapter.trace,
+        )
+    )
+    if adapter.spec.num_denoise_steps and "noise" not in recorded:
+        raise ValueError("--io: inputs.safetensors has no `noise`; without it two runs cannot agree")
+    try:
+        inputs = read(recorded)
+    except KeyError as error:
+        raise ValueError(f"--io: inputs.safetensors has no {error}, which {adapter.spec.name} needs") from None
+    shape = (len(next(iter(inputs.values()))), adapter.spec.action_horizon, adapter.spec.latent_dim)
+    noise = recorded.get("noise", torch.zeros(shape))
     on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
-    yield from trace(adapter, on_device, recorded["noise"].to(device))
-    yield Stage(f"{RESULT} (engine)", _run_engine(adapter, inputs, recorded["noise"], device))
+    for stage in follow(on_device, noise.to(device)):
+        yield stage
+    yield Stage(f"{stage.name} (engine)", _run_engine(adapter, inputs, noise, device))
 
 
 def _run_engine(adapter: Adapter, inputs: Mapping[str, Tensor], noise: Tensor, device: torch.device) -> Tensor:

@@ -20,8 +20,9 @@ from phyai_core.validity import Lifetime
 
 
 class Adapter(ABC):
-    """Semantics of one policy in five methods, or four where a chunk is predicted at once. An adapter holds weights and constants, never request state.
+    """Semantics of one policy in five methods, or four where a chunk is predicted at once.
 
+    An adapter holds weights and constants, never request state.
     What follows the methods are declarations with defaults: they let a runtime prepare static shapes and keep values.
     """
 

@@ -54,20 +54,18 @@ class StageCheck:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was recorded: `inputs` with `noise` among them, and the values by stage."""
+    """What was recorded: `inputs`, the noise among them where the policy starts from noise, and values by stage."""
 
     inputs: dict[str, Tensor]
     stages: dict[str, Tensor]
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read the three files. Raises ValueError naming the file that is missing, or the noise if that is."""
+    """Read the three files. Raises ValueError naming the file that is missing."""
     for name in (INPUTS, OUTPUTS):
         if not (folder / name).is_file():
             raise ValueError(f"--io: {folder} has no {name}; record inputs, intermediate values and outputs there")
     inputs, stages = load_file(folder / INPUTS), {}
-    if "noise" not in inputs:
-        raise ValueError(f"--io: {folder / INPUTS} has no `noise`; without it two runs cannot agree")
     for name in (STAGES, OUTPUTS):
         if (folder / name).is_file():
             stages.update(load_file(folder / name))

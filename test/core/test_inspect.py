@@ -36,8 +36,8 @@ def openpi(tmp_path_factory):
 def test_the_adapter_is_told_from_the_files(openpi, tmp_path):
     assert detect_adapter(GOLDEN / "pi0") == "pi0" and detect_adapter(GOLDEN / "pi05") == "pi05"
     assert detect_adapter(SHIPPED_CHECKPOINT) == "flow_tiny" and detect_adapter(openpi) == "pi05"
-    (tmp_path / "config.json").write_text('{"type": "smolvla"}')
-    with pytest.raises(ValueError, match=r"type 'smolvla'; known are flow_tiny.*, pi0, pi05"):
+    (tmp_path / "config.json").write_text('{"type": "xvla"}')
+    with pytest.raises(ValueError, match=r"type 'xvla'; known are act, .*flow_tiny.*, pi0, pi05"):
         detect_adapter(tmp_path)
     with pytest.raises(ValueError, match="is not a folder"):
         detect_adapter(tmp_path / "nowhere")

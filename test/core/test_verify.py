@@ -75,12 +75,15 @@ def test_what_is_missing_is_said_in_a_sentence(tmp_path, capfd):
     save_file({"x": torch.zeros(1)}, tmp_path / OUTPUTS)
     assert run(["verify", str(golden), "--io", str(tmp_path)], TABLE) == 2
     assert "has no `noise`" in capfd.readouterr().err
+    save_file({"noise": torch.zeros(1)}, tmp_path / INPUTS)
+    assert run(["verify", str(golden), "--io", str(tmp_path)], TABLE) == 2
+    assert "has no 'observation.language.tokens', which pi05 needs" in capfd.readouterr().err
     shutil.copy(golden / INPUTS, tmp_path / INPUTS)
     assert run(["verify", str(golden), "--io", str(tmp_path)], TABLE) == 2
     assert "none of the recorded values has a known name" in capfd.readouterr().err
     assert not (tmp_path / STAGES).exists()
     assert run(["verify", str(tmp_path), "--io", str(golden)], TABLE) == 2
-    assert "is of no known kind; known are flow_tiny," in capfd.readouterr().err
+    assert "is of no known kind; known are act," in capfd.readouterr().err
     assert run(["verify", str(golden), "--io", str(golden), "--adapter", "flow_tiny"], TABLE) == 2
 
 

@@ -85,12 +85,13 @@ class FakeRobot(Node):
 
 
 class PolicyRig:
-    """Use as a context manager. `configure`, `activate`, ... are the node's own transitions."""
+    """Use as a context manager. `configure`, ... are the node's own transitions. A parameter None is left out."""
 
     def __init__(self, **parameters) -> None:
         self.misbehaviour = FakePolicy.misbehaviour = Misbehaviour()
         self._stopping = threading.Event()
-        self._parameters = {**PARAMETERS, **parameters}
+        given = {**PARAMETERS, **parameters}
+        self._parameters = {name: value for name, value in given.items() if value is not None}
 
     def __enter__(self) -> PolicyRig:
         phyai_adapters.ADAPTERS["fake"] = "ros.fake_policy:FakePolicy"

@@ -21,6 +21,7 @@ from phyai_core.adapter import Adapter
 from phyai_core.types import FloatArray, Observation, PolicySpec
 
 SHIPPED_CHECKPOINT = Path(__file__).parent / "weights"
+SHIPPED_RTC_CHECKPOINT = SHIPPED_CHECKPOINT / "rtc"
 
 
 class _ResidualBlock(nn.Module):
@@ -86,6 +87,8 @@ class FlowTinyNetwork(nn.Module):
 class FlowTiny(Adapter):
     """Adapter of FlowTinyNetwork; the latent is the normalised action itself (A' = A)."""
 
+    shipped = SHIPPED_CHECKPOINT
+
     def __init__(self, config: FlowTinyConfig, network: FlowTinyNetwork, device: torch.device) -> None:
         self.config = config
         self.spec: PolicySpec = config.policy_spec()
@@ -96,7 +99,7 @@ class FlowTiny(Adapter):
     @classmethod
     def load(cls, checkpoint: Path | None, device: torch.device) -> FlowTiny:
         """Read flow_tiny.json and flow_tiny.safetensors from the folder `checkpoint` (None: the shipped weights)."""
-        config, weights = read_checkpoint(checkpoint or SHIPPED_CHECKPOINT, lambda c: FlowTinyNetwork(c).state_dict())
+        config, weights = read_checkpoint(checkpoint or cls.shipped, lambda c: FlowTinyNetwork(c).state_dict())
         network = FlowTinyNetwork(config)
         network.load_state_dict(weights)
         return cls(config, network.requires_grad_(False), device)
@@ -143,3 +146,9 @@ class FlowTiny(Adapter):
     def encode_actions(self, actions: FloatArray, obs: Observation | None = None) -> FloatArray:
         """Joint targets [H, A] in rad -> normalised actions [H, A]: the inverse of `postprocess`, whatever is seen."""
         return (np.asarray(actions, np.float32) - self._action_mean) / self._action_std
+
+
+class FlowTinyRtc(FlowTiny):
+    """The same policy, fine-tuned to continue a prefix: for rtc.mode trained (training-time real-time chunking)."""
+
+    shipped = SHIPPED_RTC_CHECKPOINT

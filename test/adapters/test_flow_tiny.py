@@ -14,7 +14,7 @@ from adapter_contract import AdapterContract
 from safetensors.torch import load_file, save_file
 
 from phyai_adapters import load_adapter
-from phyai_adapters.flow_tiny import SHIPPED_CHECKPOINT, FlowTiny, FlowTinyNetwork
+from phyai_adapters.flow_tiny import SHIPPED_CHECKPOINT, SHIPPED_RTC_CHECKPOINT, FlowTiny, FlowTinyNetwork
 from phyai_adapters.flow_tiny_checkpoint import SPEC_FILE, WEIGHTS_FILE, read_config, write_checkpoint
 from phyai_core.types import Observation
 
@@ -48,6 +48,15 @@ def test_shipped_checkpoint_is_small_and_says_how_good_it_is():
     assert config.measured["episodes"] >= 100
     assert config.measured["successes"] >= 0.97 * config.measured["episodes"]
     assert config.training["seed"] >= 0
+
+
+def test_the_checkpoint_for_trained_rtc_is_small_and_says_what_it_was_taught():
+    assert sum(path.stat().st_size for path in SHIPPED_RTC_CHECKPOINT.iterdir()) <= 6e6
+    config = read_config(SHIPPED_RTC_CHECKPOINT)
+    assert config.measured["successes"] >= 0.95 * config.measured["episodes"] >= 95
+    spec = load_adapter("flow_tiny_rtc", None, CPU).spec
+    assert spec.rtc_max_delay == config.training["rtc_max_delay"] == 12 and "trained" in spec.rtc_modes
+    assert "trained" not in load_adapter("flow_tiny", None, CPU).spec.rtc_modes
 
 
 def test_joints_of_state_and_action_are_named_in_order(shipped):

@@ -1,6 +1,6 @@
 # Lays the Python packages, the executables and the launch files, as copies or (PHYAI_DEV_LINKS) as links.
 ament_get_python_install_dir(PYTHON_DIR)
-set(PHYAI_EXECUTABLES policy_node sim_robot)
+set(PHYAI_EXECUTABLES policy_node sim_robot dashboard)
 set(PHYAI_SHARED_FOLDERS launch config)
 
 # Installs a script from scripts/. In the development loop it names the venv's own interpreter, so that it

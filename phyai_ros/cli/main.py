@@ -19,6 +19,7 @@ from phyai_ros.environment import prepare_environment
 COMMANDS = {
     "demo": "phyai_ros.cli.demo:demo",
     "run": "phyai_ros.cli.run:run",
+    "dashboard": "phyai_ros.cli.dashboard:dashboard",
     "replay": "phyai_ros.cli.replay:replay",
     "inspect": "phyai_ros.cli.inspect:inspect",
     "verify": "phyai_ros.cli.verify:verify",

@@ -47,4 +47,4 @@ def _refuse_cublas(device: torch.device, x: Tensor, *_: Tensor) -> str | None:
 
 
 CUBLAS = Candidate("cublas", bias_gelu_cublas, _refuse_cublas)
-BIAS_GELU = Op("bias_gelu", bias_gelu_reference, bias_gelu_triton, (CUBLAS,))
+BIAS_GELU = Op("bias_gelu", bias_gelu_reference, bias_gelu_triton, first=(CUBLAS,))

@@ -55,4 +55,5 @@ def _refuse_cublas(device: torch.device, x: Tensor, *_: object, **__: object) ->
 
 CUBLAS = Candidate("cublas", dense_cublas, _refuse_cublas)
 HOPPER = Candidate("hopper", dense_hopper.dense_hopper, dense_hopper.refuse_dense)
-DENSE = Op("dense", dense_reference, others=(HOPPER, CUBLAS))
+DENSE = Op("dense", dense_reference, first=(CUBLAS, HOPPER))
+DENSE_GEGLU = Op("dense_geglu", dense_reference, first=(HOPPER, CUBLAS))  # called with geglu=True

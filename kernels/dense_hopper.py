@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phyai_kernels.hopper import (
     describe,
+    fast_tanh,
     gl,
     gluon_jit,
     mbarrier,
@@ -79,9 +80,12 @@ def _multiply_tiles(
     STAGES: gl.constexpr,
     GEGLU: gl.constexpr,
     SCALED: gl.constexpr,
+    LAG: gl.constexpr,
 ):
     K_STEP: gl.constexpr = 32 if SCALED else 16  # of one instruction: 32 bytes
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, K_STEP])
+    if HALF == 1:  # behind by LAG chunks, so that one multiplies while the other stores
+        mbarrier.wait(full.index(LAG), 0)
     done = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         total = gl.zeros([64, BLOCK_N], gl.float32, ACC)
@@ -121,8 +125,8 @@ def _store_tile(
     OUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
     if GEGLU:
         gate, up = gl.split(gl.reshape(total, (64, COLUMNS, 2)))
-        cubic = gate + 0.044715 * gate * gate * gate
-        total = gate * up / (1.0 + gl.exp2(-2.302208198144325 * cubic))
+        half = 0.5 * gate * up
+        total = half + half * fast_tanh(gate * (0.7978845608028654 + 0.035677408136300125 * gate * gate))
         first_column = first_column // 2
     stored = gl.convert_layout(total.to(gl.bfloat16), OUT)
     row = first_row + gl.arange(0, 64, gl.SliceLayout(1, OUT))
@@ -147,6 +151,7 @@ def _dense_kernel(
     STAGES: gl.constexpr,
     GEGLU: gl.constexpr,
     SCALED: gl.constexpr,
+    LAG: gl.constexpr,
 ):
     BYTES: gl.constexpr = (128 + BLOCK_N) * CHUNK * (1 if SCALED else 2)
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES, 64, CHUNK], x_desc.layout)
@@ -161,11 +166,11 @@ def _dense_kernel(
         [
             (_multiply_tiles, (
                 0, x_ring, weight_ring, full, free, x_scales_ptr, weight_scales_ptr, out_ptr, rows, row_tiles, tiles,
-                N, K, CHUNK, BLOCK_N, STAGES, GEGLU, SCALED,
+                N, K, CHUNK, BLOCK_N, STAGES, GEGLU, SCALED, LAG,
             )),
             (_multiply_tiles, (
                 1, x_ring, weight_ring, full, free, x_scales_ptr, weight_scales_ptr, out_ptr, rows, row_tiles, tiles,
-                N, K, CHUNK, BLOCK_N, STAGES, GEGLU, SCALED,
+                N, K, CHUNK, BLOCK_N, STAGES, GEGLU, SCALED, LAG,
             )),
             (_load_chunks, (
                 x_desc, weight_desc, x_ring, weight_ring, full, free, row_tiles, tiles,
@@ -191,9 +196,15 @@ def refuse_dense(
 
 
 def dense_hopper(
-    x: Tensor, weight: Tensor, out: Tensor, geglu: bool = False, scales: Scales | None = None, block_n: int = 0
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    geglu: bool = False,
+    scales: Scales | None = None,
+    block_n: int = 0,
+    lag: int = 2,
 ) -> None:
-    """Same contract as `dense_reference`; `block_n` 128 or 256 columns of a tile, 0 chooses."""
+    """Same contract as `dense_reference`; `block_n` 128 or 256 columns of a tile, 0 chooses; `lag` chunks."""
     (rows, k), columns = x.shape, weight.shape[0]
     row_tiles = -(-rows // ROW_TILE)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 132
@@ -217,5 +228,6 @@ def dense_hopper(
         STAGES=4 if block_n == 256 else 6,
         GEGLU=geglu,
         SCALED=scales is not None,
+        LAG=min(lag, k // chunk - 1),
         num_warps=4,
     )

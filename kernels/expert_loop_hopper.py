@@ -39,7 +39,7 @@ class HopperPlan:
 
     qkv: Tiles = Tiles(chunk=256, ring=2)
     out: Tiles = Tiles(splits=4)
-    gate_up: Tiles = Tiles(chunk=256, ring=3)
+    gate_up: Tiles = Tiles(ring=6)
     down: Tiles = Tiles(splits=8)
 
 

@@ -59,6 +59,12 @@ def describe(matrix: Tensor, rows: int, columns: int) -> Any:
 
 
 @gluon_jit
+def fast_tanh(x):
+    """tanh in one instruction, relative error 2^-11: finer than the bfloat16 that results are stored in."""
+    return gl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon_jit
 def load_weights(desc, row, start, CHUNKS: gl.constexpr, BLOCK_N: gl.constexpr, CHUNK: gl.constexpr):
     """Asks for CHUNKS chunks of weight rows row .. row + BLOCK_N - 1, from column `start` on -> (chunks, ready)."""
     slab = gl.allocate_shared_memory(gl.bfloat16, [CHUNKS, BLOCK_N, CHUNK], desc.layout)

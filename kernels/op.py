@@ -47,19 +47,20 @@ class Candidate:
 class Op:
     """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices.
 
-    `others` are further candidates, most promising first; they come before the Triton kernel.
+    Without measurements candidates are preferred in this order: `first`, the Triton kernel, `others`, the reference.
     """
 
     name: str
     reference: Callable[..., Any]
     triton: Callable[..., Any] | None = None
+    first: tuple[Candidate, ...] = ()
     others: tuple[Candidate, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every candidate in the order of preference without measurements; the last one always can."""
         kernel = () if self.triton is None else (Candidate("triton", self.triton, _refuse_triton),)
-        return (*self.others, *kernel, Candidate("reference", self.reference, lambda *_, **__: None))
+        return (*self.first, *kernel, *self.others, Candidate("reference", self.reference, lambda *_, **__: None))
 
     def available(self, device: torch.device) -> bool:
         """True when the Triton kernel can run on `device`."""

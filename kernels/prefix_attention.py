@@ -16,12 +16,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from phyai_kernels.expert_attention import LOG2_E, expert_attention_reference
 from phyai_kernels.op import Candidate, Op, jit, tl, triton
+from phyai_kernels.prefix_attention_hopper import prefix_attention_hopper, refuse_attention
 
 
 def prefix_attention_reference(
     queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor
 ) -> None:
-    """queries (may be part of wider rows), out [B, T, N K], keys, values [B, C, K], prefix_length [B] int32."""
+    """queries, out [B, T, N K], keys, values [B, C, K], prefix_length [B] int32."""
     tokens = queries.shape[1]
     flat = torch.empty_like(out).flatten(0, 1)
     expert_attention_reference(queries.flatten(0, 1), keys, values, prefix_length - tokens, flat)
@@ -31,7 +32,6 @@ def prefix_attention_reference(
 @jit
 def _prefix_attention_kernel(
     queries_ptr,
-    token_stride,
     keys_ptr,
     values_ptr,
     robot_stride,
@@ -39,28 +39,26 @@ def _prefix_attention_kernel(
     out_ptr,
     rows,
     scale,
-    HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     robot = tl.program_id(1)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # token * HEADS + head
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # token N + head
     inside = row < rows
     dim = tl.arange(0, HEAD_DIM)
-    token = robot * (rows // HEADS) + row // HEADS
-    query = queries_ptr + token[:, None] * token_stride + (row % HEADS)[:, None] * HEAD_DIM + dim[None, :]
-    q = tl.load(query, mask=inside[:, None], other=0.0)
+    place = (robot * rows + row)[:, None] * HEAD_DIM + dim[None, :]
+    q = tl.load(queries_ptr + place, mask=inside[:, None], other=0.0)
     length = tl.load(length_ptr + robot)
     maximum = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     out = tl.zeros((ROWS, HEAD_DIM), tl.float32)
     for start in range(0, length, KEYS):
         key = start + tl.arange(0, KEYS)
-        place = robot * robot_stride + key * HEAD_DIM
+        token = robot * robot_stride + key * HEAD_DIM
         held = key < length
-        k = tl.load(keys_ptr + place[None, :] + dim[:, None], mask=held[None, :], other=0.0)
-        v = tl.load(values_ptr + place[:, None] + dim[None, :], mask=held[:, None], other=0.0)
+        k = tl.load(keys_ptr + token[None, :] + dim[:, None], mask=held[None, :], other=0.0)
+        v = tl.load(values_ptr + token[:, None] + dim[None, :], mask=held[:, None], other=0.0)
         scores = tl.where(held[None, :], tl.dot(q, k, input_precision="ieee") * scale, -1e30)
         highest = tl.maximum(maximum, tl.max(scores, 1))
         weights = tl.exp2(scores - highest[:, None])
@@ -68,7 +66,6 @@ def _prefix_attention_kernel(
         total = total * shrink + tl.sum(weights, 1)
         out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
         maximum = highest
-    place = (robot * rows + row)[:, None] * HEAD_DIM + dim[None, :]
     tl.store(out_ptr + place, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=inside[:, None])
 
 
@@ -80,7 +77,6 @@ def prefix_attention_triton(queries: Tensor, keys: Tensor, values: Tensor, prefi
     block = 64 if batch * tokens * heads <= 64 * 264 else 128
     _prefix_attention_kernel[(triton.cdiv(tokens * heads, block), batch)](
         queries,
-        queries.stride(1),
         keys,
         values,
         keys.stride(0),
@@ -88,7 +84,6 @@ def prefix_attention_triton(queries: Tensor, keys: Tensor, values: Tensor, prefi
         out,
         tokens * heads,
         LOG2_E / math.sqrt(head_dim),
-        HEADS=heads,
         HEAD_DIM=head_dim,
         ROWS=block,
         KEYS=64 if keys.element_size() == 2 else 32,
@@ -101,7 +96,7 @@ def prefix_attention_sdpa(queries: Tensor, keys: Tensor, values: Tensor, prefix_
     """Same contract as the reference, by torch; the mask over the keys costs one more launch."""
     batch, tokens, width = out.shape
     head_dim = keys.shape[-1]
-    rows = queries.reshape(batch, 1, -1, head_dim)
+    rows = queries.view(batch, 1, -1, head_dim)
     visible = torch.arange(tokens, device=keys.device) < prefix_length[:, None]
     k, v = keys[:, None, :tokens], values[:, None, :tokens]
     result = scaled_dot_product_attention(rows, k, v, attn_mask=visible[:, None, None])
@@ -109,4 +104,7 @@ def prefix_attention_sdpa(queries: Tensor, keys: Tensor, values: Tensor, prefix_
 
 
 SDPA = Candidate("sdpa", prefix_attention_sdpa, lambda device, *_: None)
-PREFIX_ATTENTION = Op("prefix_attention", prefix_attention_reference, prefix_attention_triton, (SDPA,))
+HOPPER = Candidate("hopper", prefix_attention_hopper, refuse_attention)
+PREFIX_ATTENTION = Op(
+    "prefix_attention", prefix_attention_reference, prefix_attention_triton, first=(HOPPER,), others=(SDPA,)
+)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from phyai_kernels.add_rms_norm import ADD_RMS_NORM
-from phyai_kernels.dense import DENSE, Scales
+from phyai_kernels.dense import DENSE, DENSE_GEGLU, Scales
 from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.gated_mlp import interleave_rows
 from phyai_kernels.prefix_attention import PREFIX_ATTENTION
@@ -82,6 +82,7 @@ class PrefixPass:
         self.x = torch.zeros(rows, width, **kind)
         self._branch = torch.empty_like(self.x)
         self._qkv = torch.empty(rows, first.qkv.values.shape[0], **kind)
+        self._queries = torch.empty(self._batch, tokens, first.out.values.shape[1], **kind)
         self._last_qkv = torch.empty(rows, 2 * self._head_dim, **kind)
         self._attended = torch.empty(rows, first.out.values.shape[1], **kind)
         self._hidden = torch.empty(rows, first.down.values.shape[1], **kind)
@@ -105,21 +106,22 @@ class PrefixPass:
         launches: list = []
         self._add(launches, ADD_RMS_NORM, self.x, None, self.layers[0].attention_norm, *self._normed)
         for index, layer in enumerate(self.layers):
-            qkv = self._last_qkv if layer.out is None else self._qkv
+            last = layer.out is None
+            qkv, queries = (self._last_qkv, self._queries[..., :0]) if last else (self._qkv, self._queries)
             self._add_product(launches, self._normed, layer.qkv, qkv)
-            qkv = qkv.unflatten(0, (self._batch, -1))
-            self._add(launches, ROTATE_AND_STORE, qkv, self._rotary, self.keys[index], self.values[index])
-            if layer.out is None:
+            arguments = (qkv.unflatten(0, (self._batch, -1)), self._rotary, queries)
+            self._add(launches, ROTATE_AND_STORE, *arguments, self.keys[index], self.values[index])
+            if last:
                 break
-            self._plan_attention(launches, index, layer, qkv[..., : self._attended.shape[1]])
+            self._plan_attention(launches, index, layer)
             self._plan_mlp(launches, layer)
             following = self.layers[index + 1].attention_norm
             self._add(launches, ADD_RMS_NORM, self.x, self._branch, following, *self._normed)
         return launches
 
-    def _plan_attention(self, launches: list, index: int, layer: PrefixLayer, queries: Tensor) -> None:
-        attended = self._attended.unflatten(0, (self._batch, -1))
-        arguments = (queries, self.keys[index], self.values[index], self._length, attended)
+    def _plan_attention(self, launches: list, index: int, layer: PrefixLayer) -> None:
+        attended = self._attended.view_as(self._queries)
+        arguments = (self._queries, self.keys[index], self.values[index], self._length, attended)
         self._add(launches, PREFIX_ATTENTION, *arguments)
         self._add_product(launches, Weight(self._attended), layer.out, self._branch)
         self._add(launches, ADD_RMS_NORM, self.x, self._branch, layer.mlp_norm, *self._normed)
@@ -135,7 +137,8 @@ class PrefixPass:
     def _add_product(self, launches: list, operand: Weight, weight: Weight, out: Tensor, **options) -> None:
         if weight.scales is not None:
             options["scales"] = Scales(operand.scales, weight.scales)
-        self._add(launches, DENSE, operand.values, weight.values, out, **options)
+        op = DENSE_GEGLU if options.get("geglu") else DENSE
+        self._add(launches, op, operand.values, weight.values, out, **options)
 
     def _add(self, launches: list, op, *arguments, **options) -> None:
         launches.append((self._dispatcher.pick(op, *arguments, **options), arguments, options))

@@ -1,4 +1,4 @@
-"""What follows a prefix's QKV product: rotate q in place, rotate k into the KV buffer, copy v there.
+"""What follows a prefix's QKV product: rotate q, rotate k into the KV buffer, copy v there.
 
 Half-split rotary embedding: element i of a head is paired with element i + K / 2. Row t of robot b has position t: a
 prefix is packed, its padding comes last. Rows from P_b on are written too and must be masked by whoever reads them.
@@ -12,8 +12,8 @@ from torch import Tensor
 from phyai_kernels.op import Op, jit, tl
 
 
-def rotate_and_store_reference(qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor) -> None:
-    """qkv [B, T, (N + 2) K]: its first N heads are rotated in place; keys, values [B, C, K] get rows 0 .. T - 1.
+def rotate_and_store_reference(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> None:
+    """qkv [B, T, (N + 2) K] -> queries [B, T, N K], rows 0 .. T - 1 of keys and values [B, C, K].
 
     rotary [2, positions, K / 2] float32: cosines and sines. N may be 0: then only keys and values are made.
     """
@@ -22,21 +22,29 @@ def rotate_and_store_reference(qkv: Tensor, rotary: Tensor, keys: Tensor, values
     first, second = heads[:, :, :-1].float().chunk(2, dim=-1)
     cos, sin = rotary[:, :tokens].unsqueeze(2)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(qkv.dtype)
-    heads[:, :, :-2] = turned[:, :, :-1]
+    queries.copy_(turned[:, :, :-1].flatten(2))
     keys[:, :tokens] = turned[:, :, -1]
     values[:, :tokens] = heads[:, :, -1]
 
 
 @jit
 def _rotate_and_store_kernel(
-    qkv_ptr, rotary_ptr, sin_offset, keys_ptr, values_ptr, robot_stride, HEADS: tl.constexpr, HALF: tl.constexpr
+    qkv_ptr,
+    rotary_ptr,
+    sin_offset,
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    robot_stride,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
 ):
     token = tl.program_id(0)
     head = tl.program_id(1)
     robot = tl.program_id(2)
     pair = tl.arange(0, HALF)
-    row = (robot * tl.num_programs(0) + token) * ((HEADS + 2) * 2 * HALF) + head * 2 * HALF
-    source = qkv_ptr + row + pair
+    row = robot * tl.num_programs(0) + token
+    source = qkv_ptr + (row * (HEADS + 2) + head) * (2 * HALF) + pair
     first = tl.load(source)
     second = tl.load(source + HALF)
     stored = robot * robot_stride + token * 2 * HALF + pair
@@ -53,11 +61,12 @@ def _rotate_and_store_kernel(
             tl.store(keys_ptr + stored, turned)
             tl.store(keys_ptr + stored + HALF, turned_second)
         else:
-            tl.store(source, turned)
-            tl.store(source + HALF, turned_second)
+            query = queries_ptr + (row * HEADS + head) * (2 * HALF) + pair
+            tl.store(query, turned)
+            tl.store(query + HALF, turned_second)
 
 
-def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor) -> None:
+def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> None:
     """Same contract as the reference, in one launch; K a power of two."""
     batch, tokens, width = qkv.shape
     head_dim = keys.shape[-1]
@@ -66,6 +75,7 @@ def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, keys: Tensor, values: T
         qkv,
         rotary,
         rotary.stride(0),
+        queries,
         keys,
         values,
         keys.stride(0),

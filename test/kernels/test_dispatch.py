@@ -9,7 +9,7 @@ import json
 import pytest
 import torch
 
-from phyai_kernels.dense import DENSE
+from phyai_kernels.dense import DENSE_GEGLU
 from phyai_kernels.dispatch import Dispatcher, describe_problem
 from phyai_kernels.op import Candidate, Op
 from phyai_kernels.profile import Profile, load_profile
@@ -28,7 +28,7 @@ def double(x):
 FAST = Candidate("fast", lambda x: x + x, able)
 SLOW = Candidate("slow", lambda x: x * 2, able)
 BROKEN = Candidate("broken", lambda x: 1 / 0, lambda device, x: f"takes no {x.dtype}")
-OP = Op("double", double, others=(BROKEN, SLOW, FAST))
+OP = Op("double", double, first=(BROKEN, SLOW), others=(FAST,))
 X = torch.ones(3)
 PROBLEM = "float32[3]"
 
@@ -106,5 +106,5 @@ def test_a_problem_is_named_by_types_shapes_and_options():
 def test_the_cpu_takes_references_and_says_why_not_the_others():
     x, weight, out = torch.ones(2, 128), torch.ones(256, 128), torch.empty(2, 128)
     dispatcher = Dispatcher(CPU)
-    assert dispatcher.pick(DENSE, x, weight, out, geglu=True) is DENSE.reference
+    assert dispatcher.pick(DENSE_GEGLU, x, weight, out, geglu=True) is DENSE_GEGLU.reference
     assert "cublas: refused: needs a CUDA device, not cpu" in dispatcher.explain()

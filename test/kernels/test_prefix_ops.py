@@ -9,7 +9,7 @@ import torch
 from comparison import assert_agrees, draw, poisoned
 
 from phyai_kernels.causal_conv import CAUSAL_CONV
-from phyai_kernels.prefix_attention import PREFIX_ATTENTION, SDPA
+from phyai_kernels.prefix_attention import HOPPER, PREFIX_ATTENTION, SDPA
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -32,11 +32,11 @@ def test_rotate_and_store(make, dtype, batch, tokens, heads):
     rotary, cache = torch.stack([angle.cos(), angle.sin()]), make(2, batch, 45, 64, dtype=dtype)
     results = []
     for function in (ROTATE_AND_STORE.reference, ROTATE_AND_STORE.triton):
-        own, (keys, values) = qkv.clone(), cache.clone()
-        function(own, rotary, keys, values)
-        results.append((own[..., : heads * 64], keys, values))
+        queries, (keys, values) = poisoned(batch, tokens, heads * 64, dtype=dtype, device=qkv.device), cache.clone()
+        function(qkv, rotary, queries, keys, values)
+        results.append((queries, keys, values))
     for expected, result in zip(*results, strict=True):
-        assert_agrees(result.contiguous(), expected.contiguous())
+        assert_agrees(result, expected)
 
 
 @pytest.mark.parametrize(("tokens", "lengths"), [(1, [1]), (70, [70]), (45, [40, 3])])
@@ -44,14 +44,14 @@ def test_prefix_attention(make, where, dtype, tokens, lengths):
     if where.type == "cpu" and dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies bfloat16 wrongly")
     batch, heads, dim = len(lengths), 3, 64
-    qkv = make(batch, tokens, (heads + 2) * dim, dtype=dtype)
+    queries = make(batch, tokens, heads * dim, dtype=dtype)
     keys, values = make(2, batch, 90, dim, dtype=dtype)
     keys[:, max(lengths) :], values[:, max(lengths) :] = 50.0, 1e4
     length = torch.tensor(lengths, dtype=torch.int32, device=where)
     functions = [PREFIX_ATTENTION.reference, PREFIX_ATTENTION.triton, SDPA.run]
     outs = [poisoned(batch, tokens, heads * dim, dtype=dtype, device=where) for _ in functions]
     for function, out in zip(functions, outs, strict=True):
-        function(qkv[..., : heads * dim], keys, values, length, out)
+        function(queries, keys, values, length, out)
     for out in outs[1:]:
         for robot, end in enumerate(lengths):
             assert_agrees(out[robot, :end], outs[0][robot, :end])
@@ -79,3 +79,23 @@ def test_the_convolution_looks_back_only(make):
     CAUSAL_CONV.triton(x, weight, *outs[1])
     for before, after in zip(*outs, strict=True):
         assert torch.equal(before[:, :5], after[:, :5]) and not torch.equal(before[:, 5:], after[:, 5:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("tokens", "lengths"), [(968, [968]), (121, [64, 121]), (8, [3])])
+def test_the_hopper_prefix_attention(tokens, lengths):
+    device, heads, dim = torch.device("cuda"), 8, 256
+    generator = torch.Generator().manual_seed(1)
+    queries, buffer = (
+        draw(generator, *shape, dtype=torch.bfloat16, device=device)
+        for shape in ((len(lengths), tokens, heads * dim), (2, 3, len(lengths), 1000, dim))
+    )
+    keys, values = buffer[:, 1]
+    if (reason := HOPPER.refuse(device, queries, keys)) is not None:
+        pytest.skip(reason)
+    length = torch.tensor(lengths, dtype=torch.int32, device=device)
+    expected, out = (poisoned(*queries.shape, dtype=torch.bfloat16, device=device) for _ in range(2))
+    PREFIX_ATTENTION.reference(queries, keys, values, length, expected)
+    HOPPER.run(queries, keys, values, length, out)
+    assert_agrees(out, expected)

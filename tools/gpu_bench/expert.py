@@ -50,9 +50,10 @@ def measure() -> dict[str, object]:
         report[f"{name}_repeats"] = all(torch.equal(loop.run(), result) for _ in range(50))
         report[f"{name}_us"] = replay_times(loop.run, runs=200)
     report["other_lengths_us"] = _time_lengths(loops["hopper"], inputs)
-    launches = ("project_qkv", "attend", "project_out", "expand", "project_down", "tail")
-    left_out = {name: replay_times(without(HopperExpertLoop(weights, inputs), name).run)["p50"] for name in launches}
-    report["cost_us_a_step"] = {name: round((report["hopper_us"]["p50"] - us) / 10, 1) for name, us in left_out.items()}
+    report["cost_us_a_step"] = {
+        "hopper": _costs(lambda: HopperExpertLoop(weights, inputs), report["hopper_us"]["p50"]),
+        "triton_pdl": _costs(lambda: ExpertLoop(weights, inputs, "triton", pdl=True), report["triton_pdl_us"]["p50"]),
+    }
     return report
 
 
@@ -70,6 +71,13 @@ def search_plans() -> dict[str, object]:
         plan = min(tried, key=tried.get)
     ranked = sorted(tried, key=tried.get)
     return {"best": str(plan), "us": {str(candidate).replace("Tiles", ""): tried[candidate] for candidate in ranked}}
+
+
+def _costs(make, whole_us: float) -> dict[str, float]:
+    """Microseconds a step that each launch costs in the loop: what is saved when it is left out."""
+    launches = ("project_qkv", "attend", "project_out", "expand", "project_down", "tail")
+    times = {name: replay_times(without(make(), name).run)["p50"] for name in launches}
+    return {name: round((whole_us - us) / 10, 1) for name, us in times.items()}
 
 
 def _time_lengths(loop: ExpertLoop, inputs) -> dict[int, float]:

@@ -77,9 +77,11 @@ def _compare_products(arguments: list[tuple], flops: int) -> dict[str, object]:
     DENSE.reference(*arguments[0][:2], expected, *arguments[0][3:])
     result = {}
     ways: dict[str, Callable] = {"cublas": CUBLAS.run}
-    for block in (128, 256):
-        if arguments[0][1].shape[0] % block == 0:
-            ways[f"hopper {block}"] = lambda *a, block=block: dense_hopper(*a, block_n=block)
+    for block, lag in ((128, 0), (128, 3), (256, 0), (256, 2), (256, 3)):
+        if block == 128 or arguments[0][3]:
+            ways[f"hopper {block} lag {lag}"] = lambda *a, block=block, lag=lag: dense_hopper(
+                *a, block_n=block, lag=lag
+            )
     for name, way in ways.items():
         try:
             out.fill_(float("nan"))
@@ -127,16 +129,28 @@ def measure_pass() -> dict[str, object]:
     report = {}
     for name, fp8, dispatcher in (
         ("default", False, Dispatcher(CUDA)),
-        ("cublas", False, Preferring(dense="cublas")),
-        ("sdpa", False, Preferring(prefix_attention="sdpa")),
+        ("cublas", False, Preferring(dense_geglu="cublas")),
         ("triton attention", False, Preferring(prefix_attention="triton")),
         ("fp8", True, Dispatcher(CUDA)),
-        ("fp8 cublas", True, Preferring(dense="cublas")),
+        ("fp8 hopper", True, Preferring(dense="hopper")),
     ):
         prefix, result = run(fp8, dispatcher)
         report[name] = {"error": relative_error(result, expected), **replay_times(prefix.run, runs=30)}
+        if name in ("default", "fp8"):
+            report[f"{name} without"] = time_without(prefix)
         del prefix
     return report
+
+
+def time_without(work) -> dict[str, float]:
+    """Milliseconds of a pass that its launches of one kind cost: those of a pass without them are missing."""
+    whole, launches = replay_times(work.run, runs=30)["p50"], work._launches
+    costs = {}
+    for kind in sorted({launch[0].__name__ for launch in launches}):
+        work._launches = [launch for launch in launches if launch[0].__name__ != kind]
+        costs[kind] = round((whole - replay_times(work.run, runs=30)["p50"]) / 1e3, 3)
+    work._launches = launches
+    return costs
 
 
 def measure_attention() -> dict[str, object]:
@@ -189,6 +203,8 @@ def measure_vision() -> dict[str, object]:
         out = torch.empty(images * tokens, WIDTH, dtype=torch.bfloat16, device=CUDA)
         vision = VisionPass(blocks, norm, project, images, 16, start.clone(), out, dispatcher)
         vision.run()
-        expected = out if expected is None else expected
+        expected = out.clone() if expected is None else expected
         report[name] = {"error": relative_error(out, expected), **replay_times(vision.run, runs=30)}
+        if name == "default":
+            report["without"] = time_without(vision)
     return report

@@ -92,6 +92,8 @@ def jerk_limited_tail(
     from ruckig import ControlInterface, InputParameter, Result, Ruckig, Trajectory
 
     position, velocity = np.asarray(position, float), np.asarray(velocity, float)
+    if not (np.isfinite(position).all() and np.isfinite(velocity).all()):
+        raise ValueError("A braking tail needs a finite position and velocity for every joint.")
     joints = len(position)
     motion = InputParameter(joints)
     motion.control_interface = ControlInterface.Velocity

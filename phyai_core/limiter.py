@@ -2,8 +2,9 @@
 
 The rows are a path through joint space; what may change is how fast it is travelled. With u_j the place on the path at
 the end of period j and s_j = u_{j+1} - u_j <= 1 its speed (1: as planned), s is bounded by each joint's velocity limit
-on the segment under way, by 1 / r overall, and changes by at most `gain` a period. The first pair (r, gain) on a coarse
-grid, slowest last, whose resampled rows keep every limit is taken. Rows outside the position bounds are moved onto
+on the segment under way, by 1 / r overall, and changes in a period by at most `gain` times what the acceleration limits
+allow on that segment. The first pair (r, gain) on a coarse grid, slowest last, whose resampled rows keep every limit is
+taken. Rows outside the position bounds are moved onto
 them before: no way of travelling cures those. Row i is reached at the end of period i. R rows, A joints.
 """
 
@@ -20,7 +21,7 @@ from phyai_core.braking import row_velocities
 Array = NDArray[np.float64]
 TOLERANCE = 1.01  # rows are float32, and differences of them are divided by dt up to three times
 SLOWDOWNS = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
-GAINS = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
+GAINS = (1.0, 0.7, 0.4, 0.2, 0.1)
 DERIVATIVES = ("velocity", "acceleration", "jerk")
 
 
@@ -92,7 +93,7 @@ class Limiter:
                 break
             for gain in GAINS:
                 places = self._travel(rows, before, 1.0 / slowest, gain)
-                slowdown = len(rows) / max(places[-1] + 1.0, 1e-9)
+                slowdown = float(len(rows) / max(places[-1] + 1.0, 1e-9))
                 if slowdown > self._max_slowdown:
                     continue
                 resampled = self._resample(rows, before[-1], places + 1.0)
@@ -116,16 +117,18 @@ class Limiter:
 
     def _travel(self, rows: Array, before: Sequence[Array], top: float, gain: float) -> Array:
         """Places on the path after each period [R]; -1 is now, 0 the first row."""
-        path = np.vstack([before[-1], rows])
-        steps = np.abs(np.diff(path, axis=0))  # [R, A]
+        path, slopes = _cubic(rows, before[-1])
+        middle = 1.5 * np.diff(path, axis=0) - 0.25 * (slopes[:-1] + slopes[1:])
+        steps = np.abs([slopes[:-1], middle, slopes[1:]]).max(axis=0)  # [R, A] steepest on each segment
         with np.errstate(divide="ignore"):
             bound = np.minimum(np.min(self.limits.velocity * self._dt_s / steps, axis=1), top)  # [R] by segment
+            gains = np.minimum(gain * np.min(self.limits.acceleration * self._dt_s**2 / steps, axis=1), 1.0)
         for i in range(len(bound) - 2, -1, -1):  # slow down in time for what comes
-            bound[i] = min(bound[i], np.sqrt(bound[i + 1] ** 2 + 2 * gain))
+            bound[i] = min(bound[i], np.sqrt(bound[i + 1] ** 2 + 2 * gains[i]))
         speed, place, places = self._speed_now(path, before), 0.0, []
         for _ in range(len(rows)):
-            allowed = bound[min(int(place), len(bound) - 1)]
-            speed = min(max(allowed, speed - gain), speed + gain)
+            segment = min(int(place), len(bound) - 1)
+            speed = min(max(bound[segment], speed - gains[segment]), speed + gains[segment])
             place = min(place + max(speed, 1e-3), float(len(rows)))
             places.append(place)
         return np.array(places) - 1.0
@@ -140,9 +143,7 @@ class Limiter:
 
     def _resample(self, rows: Array, now: Array, places: Array) -> Array:
         """The path at `places` [R], 0 being now: cubic between rows, never beyond them."""
-        path = np.vstack([now, rows])
-        slopes = np.vstack([np.zeros_like(now), row_velocities(rows, 1.0, now)])
-        slopes[0] = path[1] - path[0]
+        path, slopes = _cubic(rows, now)
         left = np.minimum(places.astype(int), len(rows) - 1)
         t = (places - left)[:, None]
         a, b, va, vb = path[left], path[left + 1], slopes[left], slopes[left + 1]
@@ -160,3 +161,9 @@ class Limiter:
             if moved[joint] > 0 or (slowdown > 1.0 and excess[kind, joint] > TOLERANCE):
                 joints.append(joint)
         return Limited(rows, places, slowdown, tuple(joints), tuple(reasons))
+
+
+def _cubic(rows: Array, now: Array) -> tuple[Array, Array]:
+    """The path through `now` and the rows [R + 1, A], and its slopes there, per row."""
+    path = np.vstack([now, rows])
+    return path, np.vstack([(path[1] - path[0])[None], row_velocities(rows, 1.0, now)])

@@ -81,6 +81,15 @@ class Roofline:
         """Y of a loop that stops while it infers: X / (1 + X)."""
         return self.x / (1.0 + self.x)
 
+    def y_expected(self, overlap: bool) -> float:
+        """Y of the curve that a loop with or without overlap should lie on."""
+        return self.roof if overlap else self.y_without_overlap
+
+    def is_on_curve(self, overlap: bool, dt_s: float, tolerance: float = 0.05) -> bool:
+        """Within `tolerance` of its curve, and a tick: chunks are adopted at ticks only, so up to dt_s are lost."""
+        expected = self.y_expected(overlap)
+        return abs(self.y - expected) <= (tolerance + dt_s / self.l_control) * expected
+
     @property
     def l_overlap(self) -> float:
         return math.nan if math.isnan(self.x) else max(self.l_inference, self.l_env)

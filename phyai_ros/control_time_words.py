@@ -22,6 +22,8 @@ STAGES: tuple[tuple[str, str, str], ...] = (
     ("adopt", "wait for the tick", "actuation"),
     ("effect", "robot follows", "actuation"),
 )
+FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the speed of the model
+NO_CHANGE = 0.005  # of the cycle
 WHAT = {
     "camera": "the camera and its driver",
     "transport": "the middleware",
@@ -55,25 +57,30 @@ def describe_dominant(medians_s: Mapping[str, float]) -> str:
         return ""
     total_s, longest = math.fsum(known.values()), max(known, key=known.get)
     label = next(label for name, label, _ in STAGES if name == longest)
-    what = f", {WHAT[label]}," if label in WHAT else ""
+    what = f" ({WHAT[label]})" if label in WHAT else ""
     share = 100 * known[longest] / total_s
     return (
         f"Of {show_ms(total_s)} from exposure to effect, {label}{what} takes {show_ms(known[longest])} ({share:.0f} %)."
     )
 
 
-def describe_factors(point: Roofline, overlap: bool, factors: Sequence[float] = (0.5, 2.0, 4.0)) -> str:
+def describe_factors(point: Roofline, overlap: bool, factors: Sequence[float] = FACTORS) -> str:
     """What a model `factor` times as fast would change in the cycle. `overlap`: inference runs during execution."""
     if point.bound == "unknown":
         return ""
     now_s = predict_cycle(point.l_env, point.l_inference, overlap)
-    parts = []
+    changed, same = [], []
     for factor in factors:
         then_s = predict_cycle(point.l_env, point.l_inference / factor, overlap)
         name = f"{factor:g} times faster" if factor > 1 else f"{1 / factor:g} times slower"
-        change = "would change nothing in the cycle" if abs(then_s - now_s) < 0.005 * now_s else f"{show_ms(then_s)}"
-        parts.append(f"{name}: {change}")
-    return f"The cycle from launch to launch is {show_ms(now_s)}. With a model " + "; ".join(parts) + "."
+        if abs(then_s - now_s) < NO_CHANGE * now_s:
+            same.append(name)
+        else:
+            changed.append(f"{name} {show_ms(then_s)}")
+    texts = [f"The cycle from launch to launch is {show_ms(now_s)}."]
+    texts += [f"With a model {', '.join(changed)}."] if changed else []
+    texts += [f"A model {' or '.join(same)} would not change it."] if same else []
+    return " ".join(texts)
 
 
 def describe_robots(l_env_s: float, l_inference_p99_s: float) -> str:
@@ -103,4 +110,4 @@ def show_ms(seconds: float) -> str:
     if math.isnan(seconds):
         return "unknown"
     milliseconds = seconds * 1e3
-    return f"{milliseconds:.1f} ms" if abs(milliseconds) < 100 else f"{milliseconds:.0f} ms"
+    return f"{milliseconds:.1f} ms" if abs(milliseconds) < 99.95 else f"{milliseconds:.0f} ms"

@@ -26,7 +26,7 @@ def plot_roofline(runs: Sequence[Run]) -> Figure:
         figure = new_figure(9.6, 4.6)
         axes = figure.subplots()
         left, right = _roofline_range(runs)
-        _draw_roof(axes, left, right)
+        draw_roof(axes, left, right)
         for run in in_order(runs):
             _draw_point(axes, run)
         axes.set(xscale="log", xlim=(left, right), ylim=(0, 1.15))
@@ -45,7 +45,7 @@ def _roofline_range(runs: Sequence[Run]) -> tuple[float, float]:
     return min([0.1, *(0.5 * x for x in known)]), max([10.0, *(2.0 * x for x in known)])
 
 
-def _draw_roof(axes: Axes, left: float, right: float) -> None:
+def draw_roof(axes: Axes, left: float, right: float) -> None:
     x = np.geomspace(left, right, 400)
     axes.axvspan(left, 1, color=INFERENCE_SHADE, alpha=0.6, linewidth=0)
     axes.axvspan(1, right, color=ENVIRONMENT_SHADE, alpha=0.6, linewidth=0)

@@ -18,7 +18,7 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
 from phyai_core.rtc import RtcConfig
 from phyai_core.timekeeping import Timekeeper
-from phyai_core.timing import How
+from phyai_core.timing import How, Roofline
 from phyai_core.types import ActionChunk, Observation, Source
 
 ROS_0 = 1_700_000_000_000_000_000
@@ -69,8 +69,8 @@ def test_points_lie_on_their_curve(mode, delay_s, s_min):
     run.run(600)
     found = run.keeper.recent.summarise()
     assert found.l_inference_p50 == pytest.approx(BASE_S + delay_s)
-    curve = found.x_p50 / (1 + found.x_p50) if mode == "sync" else min(1.0, found.x_p50)
-    assert found.y_p50 == pytest.approx(curve, rel=0.05 + DT_S / found.l_control_p50)
+    point = Roofline(found.l_env, found.l_inference_p50, found.l_control_p50)
+    assert point.is_on_curve(mode != "sync", DT_S)
     assert found.bound == ("environment" if s_min * DT_S >= BASE_S + delay_s else "inference")
 
 

@@ -1,0 +1,1 @@
+"""Reports of control time, from recorded timings."""

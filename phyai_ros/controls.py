@@ -52,7 +52,7 @@ class Controls:
         """A latched prompt is heard whether it was sent before or after us; an old enable must never be."""
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         for qos in (latched, QoSProfile(depth=1)):
-            prompt = create_subscription(self._node, String, "~/prompt", self._set_prompt, qos)
+            prompt = create_subscription(self._node, String, "~/prompt", lambda m: self.set_prompt(m.data), qos)
             self._made.callback(self._node.destroy_subscription, prompt)
 
     def _hear(self, topic: str, callback: Callable[[Bool], None]) -> None:
@@ -69,8 +69,9 @@ class Controls:
 
         self._made.callback(self._node.destroy_service, self._node.create_service(kind, name, respond))
 
-    def _set_prompt(self, message: String) -> None:
-        self._inputs.prompt = message.data
+    def set_prompt(self, text: str) -> None:
+        """The task in words, from the next launch on."""
+        self._inputs.prompt = text
 
     def _enable(self, message: Bool) -> None:
         if self._is_active():

@@ -19,13 +19,12 @@ from phyai_core.timing import ChunkTiming
 from phyai_core.types import Action, Command, Fault, FloatArray, Reason
 from phyai_ros.mailbox import Mailbox, Sample
 from phyai_ros.motion_guard import MotionGuard
-from phyai_ros.supervision import CLOSING, Rules, Supervision
+from phyai_ros.pipeline_commands import HANDING_OVER, PipelineCommands
+from phyai_ros.supervision import Rules, Supervision
 
 if TYPE_CHECKING:
     from phyai_ros.outputs.base import Output
     from phyai_ros.outputs.channels import ShadowChannel
-
-HANDING_OVER = Fault(Reason.PAUSED, "going back to shadow mode")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class TickRecord:
     silent: bool = False  # nothing is sent, not even a braking command
 
 
-class Pipeline:
+class Pipeline(PipelineCommands):
     """`on_command(command, stamp_ns)` hears every row, `on_chunk(command, timing, stamp_ns)` every adoption."""
 
     def __init__(
@@ -91,10 +90,10 @@ class Pipeline:
         silent = self.supervision.is_silent(standing)
         if silent:
             self._seeded = False  # whoever moves the robot now: we start anew from where it is then
-        reference = self._output.reference_at(k).position.astype(np.float32) if self._seeded else None
-        sample = self._inputs.sample(now_ns, k, reference)
+        sample = self._inputs.sample(now_ns, k, self._reference_at(k))
         if sample.obs is not None and self._at_rest and not silent:
             self._seed(sample, stamp_ns)
+            sample = self._inputs.sample(now_ns, k, self._reference_at(k))  # the policy sees what it starts from
         fault = standing or sample.fault or self._check_motion(k, now_ns, sample)
         command = self._executor.tick(
             k,
@@ -110,6 +109,9 @@ class Pipeline:
         if self._closing and self._output_rests:
             self.rested.set()
 
+    def _reference_at(self, k: int) -> FloatArray | None:
+        return self._output.reference_at(k).position.astype(np.float32) if self._seeded else None
+
     def _check_motion(self, k: int, now_ns: int, sample: Sample) -> Fault | None:
         """Whether the robot follows; what is seen wrong stays until someone resets it."""
         if self.motion is None:
@@ -117,7 +119,7 @@ class Pipeline:
         if not self._seeded:
             self.motion.forget()
             return None
-        self.motion.remember(k, self._output.reference_at(k).position.astype(np.float32))
+        self.motion.remember(k, self._reference_at(k))
         if sample.obs is None:
             return None
         fault = self.motion.check_following(now_ns, sample.obs.measured, sample.obs.effort)
@@ -199,63 +201,12 @@ class Pipeline:
     def _approaching(self) -> bool:
         return self.motion is not None and self.motion.on_the_way
 
-    # --- other threads -----------------------------------------------------------------------------------------------
+    @property
+    def chunks(self) -> int:
+        """Chunks adopted since activation."""
+        return self._executor.counters.chunks
 
     @property
     def live(self) -> bool:
         """Commands reach the robot: not in shadow mode, or taken over."""
         return self._live
-
-    def enable(self, enabled: bool) -> None:
-        """The deadman: False brakes and drops the epoch, True starts over from observations made after this call."""
-        if self.supervision.enable(enabled, self._ros_now_ns()):
-            reason = Reason.RESET if enabled else Reason.DISABLED
-            self._start_over(reason, "~/enable went " + str(enabled).lower())
-
-    def pause(self, paused: bool) -> None:
-        """Brake and wait, or start over from observations made after this call."""
-        if self.supervision.pause(paused):
-            self._start_over(Reason.PAUSED if paused else Reason.RESET, "paused" if paused else "resumed")
-
-    def press_estop(self, pressed: bool) -> None:
-        """A message of the e-stop: pressing latches."""
-        if self.supervision.press_estop(pressed):
-            self._start_over(Reason.ESTOP, "emergency stop")
-
-    def clear_estop(self) -> str:
-        """Release the e-stop. Returns why not, or an empty text."""
-        refusal = self.supervision.clear_estop()
-        if not refusal:
-            self._start_over(Reason.RESET, "the e-stop was cleared")
-        return refusal
-
-    def own(self, fault: Fault | None) -> None:
-        """Whether all our controllers are active (None) or why not."""
-        if self.supervision.own(fault):
-            self._start_over(
-                Reason.NOT_OWNER if fault else Reason.RESET, fault.text if fault else "the controller is ours"
-            )
-
-    def take_over(self, live: bool) -> None:
-        """Out of shadow mode, or back into it."""
-        self._wanted_live = live
-        self._start_over(Reason.RESET, "taking over" if live else HANDING_OVER.text)
-
-    def reset(self, reason: Reason, text: str) -> None:
-        """New epoch: brake, and wait for observations newer than now. Latched faults are forgotten."""
-        self.supervision.release()
-        self._start_over(reason, text)
-
-    def fail_tick(self, error: Exception) -> None:
-        """A tick raised. That is a defect; the next tick brakes."""
-        self._executor.reset(Reason.INTERNAL, f"control tick raised {type(error).__name__}: {error}")
-
-    def close(self) -> None:
-        """Brake; `rested` is set when the reference has come to rest."""
-        self._closing = True
-        self.supervision.close()
-        self._executor.reset(CLOSING.reason, CLOSING.text)
-
-    def _start_over(self, reason: Reason, text: str) -> None:
-        self._inputs.require_newer_than(self._ros_now_ns())
-        self._executor.reset(reason, text)

@@ -87,6 +87,7 @@ class Reporter:
         self.warnings: dict[str, str] = {}  # standing remarks, e.g. a real-time setting that was not permitted
         self._inputs = inputs
         self.pipeline: Pipeline | None = None  # set once it is made
+        self.last_timing: ControlTiming | None = None
         self._outbox = Outbox(lambda error: node.get_logger().error(f"cannot report a chunk: {error}"))
 
     def report_command(self, command: Command, stamp_ns: int) -> None:
@@ -97,9 +98,10 @@ class Reporter:
 
     def _send_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
         self._chunk.publish(to_chunk_message(command, self._spec, self._names, stamp_ns))
-        self._timing.publish(to_timing_message(timing, stamp_ns))
+        self.last_timing = to_timing_message(timing, stamp_ns)
+        self._timing.publish(self.last_timing)
 
-    def publish_status(self, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> None:
+    def publish_status(self, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> PolicyStatus:
         """Status now, diagnostics once a second and at every change of state, a log line at every change of reason."""
         state = name_state(record)
         status = self._make_status(state, record, tick_errors_s, prompt)
@@ -110,6 +112,7 @@ class Reporter:
             self._diagnosed_ns = now_ns
             self._timekeeper.lag.update()
             self._diagnostics.publish(self._make_diagnostics(status))
+        return status
 
     def publish_end(self, text: str) -> None:
         """The last word before silence."""

@@ -14,18 +14,21 @@ from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
 from phyai_ros.assembly import build_executor, build_motion, build_output, check_latency, load_policy
 from phyai_ros.control_loop import ControlLoop
+from phyai_ros.controller_state import ControllerState
 from phyai_ros.controls import Controls
 from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.metadata import publish_metadata
 from phyai_ros.motion_guard import MotionGuard
-from phyai_ros.output_adaptation import adapt_output
+from phyai_ros.output_adaptation import adapt_output, controller_names
 from phyai_ros.outputs.channels import shadow_channels
+from phyai_ros.ownership import Ownership
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.realtime import RealtimeScope
 from phyai_ros.reporting import Reporter
 from phyai_ros.ros_clock import RosClock, to_stamp_ns
+from phyai_ros.run_policy import PolicyAction
 from phyai_ros.service_calls import ServiceCaller
 from phyai_ros.settings import Settings
 from phyai_ros.supervision import Rules
@@ -58,10 +61,15 @@ class Session:
             made.callback(self._reporter.close)
             metadata = publish_metadata(node, self._settings, self._spec, joint_names)
             made.callback(node.destroy_publisher, metadata)
+            self._controller_state = self._watch_controller_state(made)
             self._pipeline = self._make_pipeline(motion)
             self._reporter.pipeline = self._pipeline
             controls = Controls(node, self._settings, self._inputs, self._pipeline, lambda: self._running is not None)
             made.callback(controls.close)
+            names = {name.rpartition("/")[2] for name in controller_names(self._settings).values()}
+            self._ownership = Ownership(node, self._settings.controller, sorted(names), self._pipeline.own)
+            self._action = PolicyAction(node, self._pipeline, controls.set_prompt, lambda: self._running is not None)
+            made.callback(self._action.close)
             self._made = made.pop_all()
         self._loop: ControlLoop | None = None
 
@@ -72,6 +80,15 @@ class Session:
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         with ServiceCaller(self._node) as caller:
             return caller.receive(String, topic, latched, self._settings.controller.timeout_s).data
+
+    def _watch_controller_state(self, made: ExitStack) -> ControllerState | None:
+        topic = self._settings.controller.state_topic
+        if not topic:
+            return None
+        names = robot_joint_names(self._settings.joints, self._spec)
+        state = ControllerState(self._node, topic, names, self._settings.start.max_step_rad)
+        made.callback(state.close)
+        return state
 
     def _make_pipeline(self, motion: MotionGuard) -> Pipeline:
         stop = self._settings.stop
@@ -84,7 +101,13 @@ class Session:
             on_command=self._reporter.report_command,
             on_chunk=self._reporter.report_chunk,
             motion=motion,
-            rules=Rules(self._settings.require_enable, stop.enable_timeout_s, stop.estop_stop == "silence"),
+            rules=Rules(
+                self._settings.require_enable,
+                stop.enable_timeout_s,
+                stop.estop_stop == "silence",
+                self._settings.require_goal,
+            ),
+            seed_position=self._controller_state.seed if self._controller_state else lambda measured: measured,
             shadow=shadow_channels(self._output),
         )
 
@@ -95,6 +118,8 @@ class Session:
         """
         check_latency(self._policy)
         with ExitStack() as running:
+            self._ownership.acquire()
+            running.callback(self._ownership.release)
             remarks = adapt_output(self._node, self._output, self._settings)
             self._pipeline.begin()
             realtime = RealtimeScope(self._settings.realtime)
@@ -144,7 +169,8 @@ class Session:
         self._pipeline.reset(Reason.CLOCK_JUMP, f"/clock jumped by {delta_ns / NS_PER_S:.2f} s")
 
     def _report_status(self) -> None:
-        self._reporter.publish_status(self._pipeline.record, self._loop.tick_errors_s, self._inputs.prompt)
+        status = self._reporter.publish_status(self._pipeline.record, self._loop.tick_errors_s, self._inputs.prompt)
+        self._action.follow(status, self._reporter.last_timing)
 
     def deactivate(self) -> None:
         """Brake, wait for rest, fall silent. Does nothing when not active."""
@@ -155,6 +181,7 @@ class Session:
         if not self._pipeline.rested.wait(BRAKING_TIMEOUT_S):
             self._node.get_logger().warning(f"not at rest {BRAKING_TIMEOUT_S:g} s after the stop was sent")
         running.close()
+        self._action.abandon("the node was deactivated")
         self._reporter.publish_end("deactivated")
 
     def close(self) -> None:

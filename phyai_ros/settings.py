@@ -326,6 +326,7 @@ class Settings(Group):
     realtime: Realtime = Realtime()
     shadow: bool = entry(False, "Send to ~/shadow/ only, until ~/takeover; what the robot does instead is compared")
     require_enable: bool = entry(False, "Move only while ~/enable (std_msgs/Bool) is true")
+    require_goal: bool = entry(False, "Move only while a goal of ~/run_policy is running")
     status_rate_hz: float = entry(10.0, "Rate of ~/status", "Hz", gt=0, le=100)
     prompt: str = entry("", "Task in words, until ~/prompt says another")
 

@@ -13,7 +13,7 @@ from phyai_core.types import Fault, Reason
 
 DISABLED = Fault(Reason.DISABLED, "waiting for ~/enable to be true")
 CLOSING = Fault(Reason.INACTIVE, "the node is being deactivated")
-PAUSED = Fault(Reason.PAUSED, "paused by ~/pause")
+PAUSED = Fault(Reason.PAUSED, "paused: call ~/pause with false, or send a goal to ~/run_policy")
 ESTOP = Fault(Reason.ESTOP, "emergency stop: call ~/clear_estop once it is released")
 
 
@@ -24,6 +24,7 @@ class Rules:
     require_enable: bool = False
     enable_timeout_s: float = 0.0
     silent_estop: bool = False
+    start_paused: bool = False  # as where goals of an action decide when to move
 
 
 class Supervision:
@@ -37,7 +38,7 @@ class Supervision:
 
     def begin(self) -> None:
         """For a new activation. An e-stop outlives it, as does what is known of the controllers."""
-        self._closing = self._paused = False
+        self._closing, self._paused = False, self.rules.start_paused
         self._latched: Fault | None = None
         self._enabled = not self.rules.require_enable
         self._enabled_until_ns = 0

@@ -84,7 +84,7 @@ def test_beyond_the_bounds_a_chunk_is_refused_with_joint_and_number(rows, bounds
 
 
 def test_limits_of_the_wrong_length_are_refused():
-    with pytest.raises(ValueError, match="jerk limits .* one for each of yaw, elbow"):
+    with pytest.raises(ValueError, match=r"jerk limits .* one for each of yaw, elbow"):
         JointLimits(("yaw", "elbow"), np.ones(2), np.ones(2), np.ones(3), -np.ones(2), np.ones(2))
 
 

@@ -33,7 +33,7 @@ def provide(package: str) -> dict[str, str]:
     if str(_site(package)) not in sys.path:
         sys.path.append(str(_site(package)))
         os.environ["LD_LIBRARY_PATH"] = libraries
-        for library in sorted((prefix / "lib").glob("lib*typesupport_fastrtps_c*.so")):
+        for library in sorted((prefix / "lib").glob("lib*typesupport*_c*.so")):
             ctypes.CDLL(str(library))  # the variable counts for children only; loaded libraries are found by name
         importlib.invalidate_caches()
     return {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"], "PYTHONPATH": str(_site(package))}

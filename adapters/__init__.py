@@ -15,10 +15,10 @@ ADAPTERS = {
     "act": "phyai_adapters.act:Act",
     "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
     "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",
-    "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",
     "flow_tiny_relative": "phyai_adapters.flow_tiny_relative:FlowTinyRelative",
     "pi0": "phyai_adapters.pi0:Pi0",
     "pi05": "phyai_adapters.pi05:Pi05",
+    "smolvla": "phyai_adapters.smolvla:SmolVla",
 }
 
 

@@ -25,6 +25,9 @@ def replay(
     params: Annotated[
         Path | None, typer.Option(help="Parameter file of the policy node; without one only the data are checked")
     ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Checkpoint in place of inference.checkpoint of the parameter file")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for actions.csv, report.html, report.json and timings.jsonl")
     ] = None,
@@ -94,6 +97,7 @@ def replay(
         gripper_joints=tuple(gripper or ()),
         requirements=_requirements(require),
         output_bag=write,
+        checkpoint=checkpoint,
     )
     _check_needs_policy(job)
     console = Console()

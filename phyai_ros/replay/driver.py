@@ -22,6 +22,8 @@ from phyai_ros.replay.bag import BagMessage
 from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference, UniformTicks
 from phyai_ros.replay.latency import Latency
 from phyai_ros.replay.topics import InputTopics
+from phyai_ros.settings import Settings, Tracking
+from phyai_ros.supervision import Rules
 
 REST_LIMIT_S = 5.0  # after the last message, so long at most until the robot rests
 
@@ -47,13 +49,13 @@ class Driver:
         enabled: bool = False,
         ticks: UniformTicks | None = None,
     ) -> None:
-        policy = replace(policy, settings=_without_wall_time(policy), latency_s=first_latency_s)
-        settings, spec = policy.settings, policy.spec
+        settings = _fit_for_replay(policy.settings, follows=ticks is not None)
+        policy = replace(policy, settings=settings, latency_s=first_latency_s)
+        spec, motion = policy.spec, build_motion(policy)
         names = robot_joint_names(settings.joints, spec)
         self.clock = LogicalClock(start_ns)
         self.log = ActionLog(names, tuple(feature.unit for feature in spec.action), spec.dt_s, start_ns)
         self.inferences: list[Inference] = []
-        motion = build_motion(policy)
         self.executor = build_executor(policy, self.clock.now_ns, motion)
         self.mailbox = Mailbox(settings, spec, self.clock.now_ns, steady_now_ns=self.clock.now_ns)
         self._inference = LogicalInference(self.executor, self.clock, latency, self.inferences.append)
@@ -66,9 +68,9 @@ class Driver:
             ros_now_ns=self.clock.now_ns,
             on_command=self._note_command,
             on_chunk=self._note_chunk,
-            require_enable=settings.require_enable and not enabled,
             steady_now_ns=self.clock.now_ns,
             motion=motion,
+            rules=_make_rules(settings, enabled),
         )
         self._receivers = self._connect(inputs)
         self.on_command: Callable[[Command, int], None] = lambda command, stamp_ns: None
@@ -85,6 +87,8 @@ class Driver:
         receivers[inputs.joints] = self.mailbox.receive_joints
         receivers[inputs.prompt] = lambda msg: setattr(self.mailbox, "prompt", msg.data)
         receivers[inputs.enable] = lambda msg: self.pipeline.enable(bool(msg.data))
+        if inputs.estop:
+            receivers[inputs.estop] = lambda msg: self.pipeline.press_estop(bool(msg.data))
         return receivers
 
     def run(self, messages: Iterable[BagMessage]) -> None:
@@ -168,8 +172,17 @@ class Driver:
         )
 
 
-def _without_wall_time(policy: LoadedPolicy) -> Any:
-    """An injected delay is part of the logical latency here, and noise that is new at each start is fixed."""
-    settings = policy.settings
+def _fit_for_replay(settings: Settings, follows: bool) -> Settings:
+    """An injected delay is part of the logical latency here, and noise that is new at each start is fixed.
+
+    Unless the robot in the bag `follows` our commands it does something else, and is not checked for following them.
+    """
     inference = settings.inference.model_copy(update={"inject_delay_s": 0.0, "seed": max(0, settings.inference.seed)})
-    return settings.model_copy(update={"inference": inference})
+    changes: dict[str, Any] = {"inference": inference}
+    return settings.model_copy(update=changes if follows else changes | {"tracking": Tracking()})
+
+
+def _make_rules(settings: Settings, enabled: bool) -> Rules:
+    """As in the node; goals of an action are not in a bag, so they count as given."""
+    silent = settings.stop.estop_stop == "silence"
+    return Rules(settings.require_enable and not enabled, settings.stop.enable_timeout_s, silent)

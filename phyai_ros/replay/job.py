@@ -41,6 +41,7 @@ class Job:
     gripper_joints: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
     output_bag: Path | None = None
+    checkpoint: Path | None = None  # in place of the one in the parameter file
 
 
 class Runner:
@@ -49,6 +50,8 @@ class Runner:
     def __init__(self, job: Job, log: Callable[[str], None], on_progress: Callable[[int, int], None]) -> None:
         self._job, self._log, self._on_progress = job, log, on_progress
         self._values = read_params_file(job.params, job.node.full) if job.params is not None else {}
+        if job.checkpoint is not None:
+            self._values["inference.checkpoint"] = str(job.checkpoint)
 
     def run(self) -> Report:
         """Raises ValueError for whatever the user can mend."""

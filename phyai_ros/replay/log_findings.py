@@ -14,6 +14,7 @@ from phyai_ros.replay.replay_run import ReplayResult
 from phyai_ros.settings import Limits
 
 QUIET = {Reason.DISABLED, Reason.INACTIVE, Reason.SYNC_WAIT}  # asked for, or part of the mode
+STARTING = {Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET}  # a moment of each is how every start looks
 LONG_WAIT_S = 1.0
 LATE_LAG_S = 0.1
 POLICY = "policy"  # stands for a topic in findings that concern none
@@ -44,7 +45,7 @@ def _judge_stretches(log: ActionLog, findings: Findings) -> None:
             continue
         time_s, lasted_s = log.since_start_s(line.stamp_ns), count * log.dt_s
         text = f"{_verb(line)} for {lasted_s:.2f} s: {line.text}"
-        if line.action is Action.NONE:  # before the first chunk
+        if line.action is Action.NONE or line.reason in STARTING:
             if lasted_s > LONG_WAIT_S:
                 findings.add(time_s, "note", POLICY, line.reason.value, text)
         else:

@@ -95,7 +95,8 @@ def draw_strip(log: ActionLog, strip: FrameStrip) -> Figure | None:
         for column in range(columns):
             _draw_preview(panels[-1, column], log, first[column][0] if column < len(first) else None)
         panels[-1, 0].set_ylabel("chunk, from its start", fontsize=7)
-        figure.legend(*panels[-1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize=7)
+        handles = max((panel.get_legend_handles_labels() for panel in panels[-1]), key=lambda pair: len(pair[0]))
+        figure.legend(*handles, loc="outside lower center", ncols=7, fontsize=7)
     return figure
 
 
@@ -123,8 +124,8 @@ def _draw_preview(panel: Axes, log: ActionLog, log_ns: int | None) -> None:
 
 
 def _chunk_near(log: ActionLog, log_ns: int) -> ChunkLine | None:
-    """The chunk launched nearest to an instant, within twice the time that a chunk spans."""
-    reach_ns = 2 * log.dt_s * NS_PER_S * (len(log.chunks[0].chunk.actions) if log.chunks else 0)
+    """The chunk launched nearest to an instant, within half the time that a chunk spans."""
+    reach_ns = 0.5 * log.dt_s * NS_PER_S * (len(log.chunks[0].chunk.actions) if log.chunks else 0)
     near = min(log.chunks, key=lambda line: abs(line.launch_ns - log_ns), default=None)
     return near if near is not None and abs(near.launch_ns - log_ns) <= reach_ns else None
 

@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
 def _print_data(report: Report, console: Console) -> None:
     table = Table(title=f"{report.title}: data", title_justify="left", show_edge=False)
     table.add_column("topic", overflow="fold")
-    for head in ("messages", "rate Hz", "period p50 / p99 / max ms", "delay p50 / p99 ms", "stamps back / repeated"):
+    for head in ("messages", "rate Hz", "period p50", "p99", "max", "delay p50", "p99 (ms)"):
         table.add_column(head, justify="right")
     for topic in report.quality.topics:
         times = topic.times
@@ -39,9 +39,8 @@ def _print_data(report: Report, console: Console) -> None:
             escape(topic.topic.name),
             str(times.count),
             _number(times.rate_hz),
-            _milliseconds(times.period_p50_s, times.period_p99_s, times.period_max_s),
-            _milliseconds(times.delay_p50_s, times.delay_p99_s),
-            f"{times.backward} / {times.repeated}",
+            *(_milliseconds(value) for value in (times.period_p50_s, times.period_p99_s, times.period_max_s)),
+            *(_milliseconds(value) for value in (times.delay_p50_s, times.delay_p99_s)),
         )
     console.print(table)
 
@@ -90,5 +89,5 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _milliseconds(*seconds: float) -> str:
-    return "" if math.isnan(seconds[0]) else " / ".join(f"{1e3 * value:.1f}" for value in seconds)
+def _milliseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{1e3 * seconds:.1f}"

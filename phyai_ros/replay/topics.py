@@ -9,7 +9,7 @@ from phyai_ros.replay.bag import Bag
 from phyai_ros.settings import Settings
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-JOINTS, TEXT, SWITCH = "sensor_msgs/msg/JointState", "std_msgs/msg/String", "std_msgs/msg/Bool"
+JOINTS = "sensor_msgs/msg/JointState"
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,19 @@ class InputTopics:
     joints: str
     prompt: str
     enable: str
+    estop: str  # empty: none
 
     @property
     def needed(self) -> list[str]:
         return [*self.cameras.values(), self.joints]
-
-    @property
-    def all(self) -> list[str]:
-        return [*self.needed, self.prompt, self.enable]
 
 
 def find_inputs(settings: Settings, spec: PolicySpec, node: NodeName) -> InputTopics:
     """The topics that a node with these settings subscribes to."""
     cameras = {camera.key: node.resolve(settings.cameras.by_key[camera.key].topic) for camera in spec.cameras}
     joints = node.resolve(settings.inputs.joint_states_topic)
-    return InputTopics(cameras, joints, node.resolve("~/prompt"), node.resolve("~/enable"))
+    estop = node.resolve(settings.stop.estop_topic) if settings.stop.estop_topic else ""
+    return InputTopics(cameras, joints, node.resolve("~/prompt"), node.resolve("~/enable"), estop)
 
 
 def check_inputs(bag: Bag, inputs: InputTopics, settings: Settings) -> None:

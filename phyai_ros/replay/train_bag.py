@@ -1,0 +1,262 @@
+"""Fits the small policy to the demonstrations of a bag: pictures and joint positions in, the next positions out.
+
+The recorded stamps say where an episode ends: a gap between joint states. The last episodes are not learned from; they
+are written as a bag of their own, for `phyai-ros replay` to judge the policy by.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from phyai_adapters.flow_tiny import FlowTinyNetwork
+from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig, write_checkpoint
+from phyai_core.types import Feature
+from phyai_ros.image_bridge import message_to_rgb
+from phyai_ros.replay.bag import Bag
+from phyai_ros.replay.bag_types import NS_PER_S, stamp_of
+from phyai_ros.replay.bag_writer import BagWriter
+from phyai_ros.replay.topics import NodeName
+from phyai_ros.settings import Settings
+from phyai_ros.sim.dataset import Samples
+from phyai_ros.sim.flow_matching import Normalised, Schedule, fit
+
+IMAGE_SIZE = 64
+EPISODE_GAP_PERIODS = 5.0
+METRES, PLAIN = ("x", "y", "z"), ("gripper",)  # names of a pose; everything else is an angle
+HELD_OUT_FILE = "held_out.mcap"
+AUGMENTATION = {"noise_draws": 16, "state_noise": 1.0, "shift_px": 32, "brightness": 0.9, "ema_decay": 0.99}
+TRUSTS = np.linspace(0.05, 1.0, 20)  # shares of its prediction that a joint may follow
+NOISES = 4  # draws per moment when predictions are judged
+
+
+@dataclass(frozen=True)
+class BagTraining:
+    """`horizon` rows per chunk; of the episodes the last `held_out` are kept for judging.
+
+    With one denoise step a chunk is the mean of what the demonstrations do, which is what few of them can teach. Strong
+    augmentation keeps the network from learning pictures by heart.
+    """
+
+    horizon: int = 8
+    held_out: int = 5
+    steps: int = 500
+    seed: int = 0
+    batch: int = 64
+    denoise_steps: int = 1
+    width: int = 128
+    condition: int = 16
+    blocks: int = 2
+    learning_rate: float = 2e-3
+    folds: int = 4  # of the cross-validation that says how far each joint's prediction can be trusted
+
+
+@dataclass(frozen=True)
+class Episode:
+    """N consecutive moments: stamps [N], pictures [N, h, w, 3], positions [N, A]."""
+
+    stamps_ns: NDArray[np.int64]
+    images: NDArray[np.uint8]
+    positions: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """What a bag shows. `names` [A] in the order of its joint states."""
+
+    names: tuple[str, ...]
+    dt_s: float
+    episodes: tuple[Episode, ...]
+
+
+def train_on_bag(
+    bag_path: Path, settings: Settings, config: BagTraining, out_dir: Path, on_step: Callable[[int, float], None]
+) -> dict[str, Any]:
+    """Write a checkpoint of flow_tiny_relative and the held-out episodes into `out_dir`. Returns figures.
+
+    `on_step(step, loss)` hears the progress. Raises ValueError where the bag does not hold what is needed.
+    """
+    torch.set_num_threads(1)
+    node = NodeName()
+    key = _only_camera(settings)
+    with Bag(bag_path) as bag:
+        camera, joints = (
+            node.resolve(t) for t in (settings.cameras.by_key[key].topic, settings.inputs.joint_states_topic)
+        )
+        shown = read_demonstrations(bag, camera, joints)
+        taught, kept = _split(bag, shown, config.held_out)
+        trust = find_trust(taught, shown, key, config, on_step)
+        samples = make_samples(taught, config.horizon)
+        network, description, loss = _fit(samples, shown, key, config, on_step)
+        write_checkpoint(out_dir, scale(description, trust), network.state_dict())
+        if kept:
+            _write_from(bag, kept[0].stamps_ns[0], out_dir / HELD_OUT_FILE)
+    return {
+        "checkpoint": str(out_dir),
+        "episodes": len(taught),
+        "held_out_episodes": len(kept),
+        "samples": len(samples),
+        "dt_s": shown.dt_s,
+        "loss": loss,
+        "trust": dict(zip(shown.names, trust.tolist(), strict=True)),
+    }
+
+
+def _only_camera(settings: Settings) -> str:
+    if len(settings.cameras.keys) != 1:
+        raise ValueError(f"cameras.keys is {list(settings.cameras.keys)}; allowed is one camera: the policy sees one.")
+    return settings.cameras.keys[0]
+
+
+def read_demonstrations(bag: Bag, camera: str, joints: str) -> Demonstrations:
+    """Every joint state with the newest picture, in episodes. Raises ValueError where a topic is missing."""
+    for topic in (camera, joints):
+        if topic not in bag.topics or not bag.topics[topic].count:
+            raise ValueError(f"{bag.path} has no messages on {topic}; it holds {', '.join(bag.topics)}.")
+    stamps, images, rows, names, picture = [], [], [], (), None
+    for message in bag.messages([camera, joints]):
+        if message.topic == camera:
+            picture = _small(message_to_rgb(message.msg))
+        elif picture is not None:
+            names = names or tuple(message.msg.name)
+            stamps.append(stamp_of(message.msg) or message.log_ns)
+            images.append(picture)
+            rows.append(np.asarray(message.msg.position, np.float32))
+    steps = np.diff(stamps)
+    if not len(steps):
+        raise ValueError(f"{bag.path} has no two joint states with a picture before them.")
+    dt_ns = float(np.median(steps))
+    edges = [0, *(np.flatnonzero(steps > EPISODE_GAP_PERIODS * dt_ns) + 1).tolist(), len(stamps)]
+    parts = [slice(first, last) for first, last in pairwise(edges) if last - first > 1]
+    columns = np.array(stamps), np.array(images), np.array(rows)
+    return Demonstrations(names, dt_ns / NS_PER_S, tuple(Episode(*(c[part] for c in columns)) for part in parts))
+
+
+def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    same = image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)
+    return image if same else cv2.resize(image, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_AREA)
+
+
+def make_samples(episodes: Sequence[Episode], horizon: int) -> Samples:
+    """Row i of a label is the position i + 1 moments later, minus the one now; behind the end the last one stands."""
+    images, states, actions = [], [], []
+    for episode in episodes:
+        last = len(episode.positions) - 1
+        for now in range(last):
+            ahead = np.minimum(now + 1 + np.arange(horizon), last)
+            images.append(episode.images[now])
+            states.append(episode.positions[now])
+            actions.append(episode.positions[ahead] - episode.positions[now])
+    return Samples(np.stack(images), np.stack(states), np.stack(actions))
+
+
+def _split(bag: Bag, shown: Demonstrations, held_out: int) -> tuple[Sequence[Episode], Sequence[Episode]]:
+    if not 0 <= held_out < len(shown.episodes):
+        raise ValueError(f"--held-out is {held_out}; {bag.path} has {len(shown.episodes)} episodes, keep fewer out.")
+    first_kept = len(shown.episodes) - held_out
+    return shown.episodes[:first_kept], shown.episodes[first_kept:]
+
+
+def _fit(
+    samples: Samples, shown: Demonstrations, camera_key: str, config: BagTraining, on_step: Callable[[int, float], None]
+) -> tuple[FlowTinyNetwork, FlowTinyConfig, float]:
+    data = Normalised(samples)
+    description = _describe(data, shown, camera_key, config)
+    torch.manual_seed(config.seed)
+    network = FlowTinyNetwork(description)
+    averaged = copy.deepcopy(network).requires_grad_(False)
+    schedule = Schedule(steps=config.steps, batch=config.batch, learning_rate=config.learning_rate, **AUGMENTATION)
+    loss = math.nan
+    for step, loss in enumerate(fit(network, averaged, data, schedule, config.seed), 1):
+        on_step(step, loss)
+    return averaged, description, loss
+
+
+def find_trust(
+    episodes: Sequence[Episode],
+    shown: Demonstrations,
+    camera_key: str,
+    config: BagTraining,
+    on_step: Callable[[int, float], None],
+) -> NDArray[np.float64]:
+    """The share [A] of its prediction at which each joint is wrong the least, on episodes that were not learned from.
+
+    1 where the prediction is good as it is, near 0 where standing still is as good.
+    """
+    errors = np.zeros((len(TRUSTS), len(shown.names)))
+    folds = min(config.folds, len(episodes))
+    for fold in range(folds if folds > 1 else 0):
+        taught = [episode for index, episode in enumerate(episodes) if index % folds != fold]
+        judged = make_samples(episodes[fold::folds], config.horizon)
+        network, description, _ = _fit(make_samples(taught, config.horizon), shown, camera_key, config, on_step)
+        predicted = _predict(network, description, judged, config.seed)  # [noise, N, H, A]
+        for row, trust in enumerate(TRUSTS):
+            errors[row] += np.abs(trust * predicted - judged.actions).mean((0, 1, 2))
+    return TRUSTS[errors.argmin(axis=0)] if folds > 1 else np.ones(len(shown.names))
+
+
+@torch.no_grad()
+def _predict(network: FlowTinyNetwork, description: FlowTinyConfig, samples: Samples, seed: int) -> NDArray[np.float64]:
+    generator = torch.Generator().manual_seed(seed)
+    states = (samples.states - np.float32(description.state_mean)) / np.float32(description.state_std)
+    condition = network.encode(torch.from_numpy(samples.images), torch.from_numpy(states))
+    rows = []
+    for _ in range(NOISES):
+        noise = torch.randn(samples.actions.shape, generator=generator)
+        ends = noise + network.velocity(condition, noise, torch.zeros(noise.shape[:2]))  # one denoise step
+        rows.append(ends.numpy() * np.float32(description.action_std) + np.float32(description.action_mean))
+    return np.stack(rows)
+
+
+def scale(description: FlowTinyConfig, trust: NDArray[np.float64]) -> FlowTinyConfig:
+    """The same policy with offsets of each joint made smaller by `trust` [A]."""
+    mean, std = (
+        tuple(float(v) for v in np.array(x) * trust) for x in (description.action_mean, description.action_std)
+    )
+    return replace(description, action_mean=mean, action_std=std)
+
+
+def _describe(data: Normalised, shown: Demonstrations, camera_key: str, config: BagTraining) -> FlowTinyConfig:
+    def plain(values: np.ndarray) -> tuple[float, ...]:
+        return tuple(float(value) for value in values)
+
+    return FlowTinyConfig(
+        state=tuple(Feature(name, "position", _unit(name)) for name in shown.names),
+        action=tuple(Feature(name, "position", _unit(name), "relative") for name in shown.names),
+        state_mean=plain(data.state_mean),
+        state_std=plain(data.state_std),
+        action_mean=plain(data.action_mean),
+        action_std=plain(data.action_std),
+        camera_key=camera_key,
+        image_size=IMAGE_SIZE,
+        horizon=config.horizon,
+        dt_s=shown.dt_s,
+        denoise_steps=config.denoise_steps,
+        condition=config.condition,
+        width=config.width,
+        blocks=config.blocks,
+        training={**asdict(config), "torch": torch.__version__},
+    )
+
+
+def _unit(name: str) -> str:
+    return "m" if name in METRES else "1" if name in PLAIN else "rad"
+
+
+def _write_from(bag: Bag, stamp_ns: int, path: Path) -> None:
+    """The rest of the bag from an instant on, message by message."""
+    path.unlink(missing_ok=True)
+    with BagWriter(path) as writer:
+        for message in bag.messages():
+            if message.log_ns >= stamp_ns:
+                writer.write(message.topic, message.type, message.log_ns, message.msg)

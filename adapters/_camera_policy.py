@@ -1,4 +1,4 @@
-"""What adapters of camera policies in lerobot's layout share: checks of an observation, units on both sides, loading."""
+"""What adapters of camera policies in the layout of lerobot share: checks of an observation, units, loading."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ class Keys(NamedTuple):
 KINDS = {
     "pi0": Keys(),
     "pi05": Keys(),
+    "smolvla": Keys(denoise_steps="num_steps", image_size="resize_imgs_with_padding"),
     "act": Keys(denoise_steps=None, image_size=None, prompt=False, periods=False),
 }
 

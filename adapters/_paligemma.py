@@ -177,15 +177,15 @@ class PiNetwork(nn.Module):
             VISION + "embeddings.patch_embedding.weight": vision.patch.weight.view(-1, 3, patch, patch),
             VISION + "embeddings.patch_embedding.bias": vision.patch.bias,
             VISION + "embeddings.position_embedding.weight": vision.position,
-            **_named(VISION + "post_layernorm.", vision.norm),
-            **_named(PROJECTOR, self.vlm.projector),
+            **named(VISION + "post_layernorm.", vision.norm),
+            **named(PROJECTOR, self.vlm.projector),
             LANGUAGE + "embed_tokens.weight": self.vlm.embedding,
-            **_named("action_in_proj.", expert.action_in),
-            **_named("action_out_proj.", expert.action_out),
-            **({} if self.adaptive else _named(EXPERT + "norm.", expert.norm)),
+            **named("action_in_proj.", expert.action_in),
+            **named("action_out_proj.", expert.action_out),
+            **({} if self.adaptive else named(EXPERT + "norm.", expert.norm)),
         }
         for index, block in enumerate(vision.blocks):
-            found.update(_siglip_targets(f"{VISION}encoder.layers.{index}.", block))
+            found.update(siglip_targets(f"{VISION}encoder.layers.{index}.", block))
         for prefix, layers in ((LANGUAGE, self.vlm.layers), (EXPERT, expert.layers)):
             for index, layer in enumerate(layers):
                 found.update(_gemma_targets(f"{prefix}layers.{index}.", layer))
@@ -200,17 +200,17 @@ class PiNetwork(nn.Module):
         return [*heads, *rest, *(last + part for part in parts), "*.embeddings.position_ids"]
 
 
-def _named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+def named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
     return {prefix + name: parameter for name, parameter in module.named_parameters(recurse=False)}
 
 
-def _siglip_targets(prefix: str, block: nn.Module) -> dict[str, Tensor]:
+def siglip_targets(prefix: str, block: nn.Module) -> dict[str, Tensor]:
     found = {
-        **_named(prefix + "layer_norm1.", block.norm1),
-        **_named(prefix + "layer_norm2.", block.norm2),
-        **_named(prefix + "self_attn.out_proj.", block.out),
-        **_named(prefix + "mlp.fc1.", block.fc1),
-        **_named(prefix + "mlp.fc2.", block.fc2),
+        **named(prefix + "layer_norm1.", block.norm1),
+        **named(prefix + "layer_norm2.", block.norm2),
+        **named(prefix + "self_attn.out_proj.", block.out),
+        **named(prefix + "mlp.fc1.", block.fc1),
+        **named(prefix + "mlp.fc2.", block.fc2),
     }
     for name, fused in block.qkv.named_parameters():
         for part, view in zip("qkv", fused.chunk(3), strict=True):
@@ -219,12 +219,12 @@ def _siglip_targets(prefix: str, block: nn.Module) -> dict[str, Tensor]:
 
 
 def _gemma_targets(prefix: str, layer: GemmaLayer) -> dict[str, Tensor]:
-    found = _named(prefix + "input_layernorm.", layer.attention_norm)
+    found = named(prefix + "input_layernorm.", layer.attention_norm)
     parts = [part for part in zip("qkv", layer.qkv.weight.split(layer.split), strict=True) if part[1].numel()]
     found.update({f"{prefix}self_attn.{name}_proj.weight": view for name, view in parts})
     if hasattr(layer, "out"):
         gate, up = layer.gate_up.weight.chunk(2)
-        found.update(_named(prefix + "post_attention_layernorm.", layer.mlp_norm))
+        found.update(named(prefix + "post_attention_layernorm.", layer.mlp_norm))
         found[prefix + "self_attn.o_proj.weight"] = layer.out.weight
         found.update({prefix + "mlp.gate_proj.weight": gate, prefix + "mlp.up_proj.weight": up})
         found[prefix + "mlp.down_proj.weight"] = layer.down.weight

@@ -111,8 +111,8 @@ def _fitted(height: int, width: int, size: int) -> tuple[int, int]:
     return max(int(height / ratio), 1), max(int(width / ratio), 1)
 
 
-def resize_with_pad(images: Tensor, size: int, antialias: bool = False) -> Tensor:
-    """[B, 3, h, w] in [0, 1] -> [B, 3, size, size]: bilinear, aspect kept, centred, zeros around.
+def resize_with_pad(images: Tensor, size: int, antialias: bool = False, centred: bool = True) -> Tensor:
+    """[B, 3, h, w] in [0, 1] -> [B, 3, size, size]: bilinear, aspect kept, zeros around (or left and above only).
 
     Without antialiasing it is lerobot's resize. With it, it is openpi's within one grey level: as in Pillow, columns
     first, then rows, each rounded to 8 bits. Images of the wanted size pass through.
@@ -126,7 +126,7 @@ def resize_with_pad(images: Tensor, size: int, antialias: bool = False) -> Tenso
             images = (interpolate(images, size=shape, mode="bilinear", antialias=True) * 255 + 0.5).floor() / 255
     else:
         images = interpolate(images, size=fitted, mode="bilinear", align_corners=False).clamp(0.0, 1.0)
-    top, left = (size - fitted[0]) // 2, (size - fitted[1]) // 2
+    top, left = (size - fitted[0]) // (2 if centred else 1), (size - fitted[1]) // (2 if centred else 1)
     return pad(images, (left, size - fitted[1] - left, top, size - fitted[0] - top), value=0.0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+BEGIN_MARKS = ("<bos>", "<|im_start|>", "<|endoftext|>")
+PADS = ("<pad>", "<|im_end|>", "<|endoftext|>")
 FILES = ("tokenizer.model", "paligemma_tokenizer.model", "tokenizer.json")
 
 
@@ -17,6 +19,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, without begin or end marks."""
 
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of `text` with the marks that the tokenizer's own template puts around it."""
+
 
 class ByteTokenizer:
     """One token per UTF-8 byte, id = byte + 3. For networks trained that way and for parity fixtures."""
@@ -26,6 +31,10 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`."""
         return [byte + 3 for byte in text.encode()]
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of `text` behind the begin mark."""
+        return [self.bos_id, *self.encode(text)]
 
 
 class SentencePieceTokenizer:
@@ -46,6 +55,10 @@ class SentencePieceTokenizer:
         """Token ids of `text`."""
         return self._model.encode(text)
 
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of `text` behind the begin mark."""
+        return [self.bos_id, *self.encode(text)]
+
 
 class JsonTokenizer:
     """A tokenizer.json of the `tokenizers` package."""
@@ -56,14 +69,26 @@ class JsonTokenizer:
         except ImportError:
             raise ValueError(f"tokenizer: reading {file} needs the package tokenizers; pip install it") from None
         self._model = Model.from_file(str(file))
-        bos, pad = self._model.token_to_id("<bos>"), self._model.token_to_id("<pad>")
+        bos, pad = (self._first(names) for names in (BEGIN_MARKS, PADS))
         if bos is None or pad is None:
             raise ValueError(f"tokenizer: {file} has no <bos> or no <pad> token; it is not the tokenizer of this model")
         self.bos_id, self.pad_id = bos, pad
 
+    def _first(self, names: tuple[str, ...]) -> int | None:
+        ids = (self.find(name) for name in names)
+        return next((found for found in ids if found is not None), None)
+
+    def find(self, token: str) -> int | None:
+        """Id of a special token by name; None where there is none."""
+        return self._model.token_to_id(token)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`."""
         return self._model.encode(text, add_special_tokens=False).ids
+
+    def encode_marked(self, text: str) -> list[int]:
+        """Token ids of `text` with the marks of the file's template."""
+        return self._model.encode(text, add_special_tokens=True).ids
 
 
 def load_tokenizer(choice: str | None, folder: Path) -> Tokenizer:

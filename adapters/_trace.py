@@ -7,6 +7,7 @@ mean nothing; `valid` says which count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

@@ -1,8 +1,8 @@
 """The engine of policies: observations in, chunks out, on the device the adapter's weights live on.
 
 One inference is preprocess, encode_prefix, N denoise steps (or one prediction), postprocess; what lies between the
-first and the last is one captured graph on a CUDA device. Letters in shapes: N denoise steps, H action horizon, A' model action dims, A robot
-action dims.
+first and the last is one captured graph on a CUDA device. Letters in shapes: N denoise steps, H action horizon, A'
+model action dims, A robot action dims.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ INPUTS, STAGES, OUTPUTS = "inputs.safetensors", "intermediates.safetensors", "ou
 class Tolerance:
     """What still counts as equal. Integers and masks have to be equal bit by bit in any case.
 
-    `absolute` is of the largest difference, `relative` of the L2 norm of the difference; one of them is None.
+    `absolute` is of the largest difference, in units of the record's root mean square where that is above 1;
+    `relative` is of the L2 norm of the difference. One of them is None.
     """
 
     absolute: float | None = None
@@ -105,7 +106,10 @@ def check_stage(name: str, value: Tensor, valid: Tensor | None, expected: Tensor
     difference = value.double() - reference.double()
     max_abs = float(difference.abs().max()) if difference.numel() else 0.0
     relative = float(difference.norm() / reference.double().norm().clamp(min=1e-12))
-    error, allowed = (max_abs, tolerance.absolute) if tolerance.relative is None else (relative, tolerance.relative)
+    error, allowed = relative, tolerance.relative
+    if allowed is None:
+        scale = max(1.0, float(reference.double().square().mean().sqrt())) if reference.numel() else 1.0
+        error, allowed = max_abs, tolerance.absolute * scale
     return StageCheck(name, max_abs, relative, error <= allowed)  # a NaN is not <= anything
 
 

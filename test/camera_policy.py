@@ -29,13 +29,6 @@ def loaded(kind: str):
     return load_adapter(kind, MODELS / kind, CPU)
 
 
-def pixels(adapter, name: str, batch: int = 1) -> dict:
-    """Frames of one grey level, for policies whose images were recorded behind the preprocessor."""
-    return {
-        f"image.{camera.key}": torch.zeros(batch, camera.height, camera.width, 3) for camera in adapter.spec.cameras
-    }
-
-
 class CameraPolicyTests(AdapterContract):
     """Tests of one kind."""
 

@@ -1,6 +1,6 @@
-"""Attention in which every query may see the same keys: one mask over the keys, no causal order.
+"""Attention. Mostly every query may see the same keys: one mask over the keys, no causal order.
 
-That covers bidirectional prefixes, vision towers and action chunks. Query heads that share a key/value head are
+That covers bidirectional prefixes, vision towers and most action chunks. Query heads that share a key/value head are
 folded into the query axis, so that shared heads cost no copies of keys and values.
 """
 
@@ -13,13 +13,18 @@ from torch.nn.functional import scaled_dot_product_attention
 def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """q [B, Q, N, K], k and v [B, S, M, K] with N a multiple of M, key_mask bool [B, S] (True: visible) -> [B, Q, N K].
 
-    Scores are scaled by K^-0.5. At least one key of each batch entry must be visible.
+    A mask [B, Q, S] says it per query. Scores are scaled by K^-0.5. Every query must see at least one key.
     """
     batch, queries, heads, dim = q.shape
     shared = k.shape[2]
     q = q.view(batch, queries, shared, heads // shared, dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(batch, shared, heads // shared * queries, dim)
-    mask = None if key_mask is None else key_mask[:, None, None, :]
+    mask = None if key_mask is None else _fold(key_mask, heads // shared)
     out = scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
     out = out.view(batch, shared, heads // shared, queries, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, queries, heads * dim)
+
+
+def _fold(mask: Tensor, groups: int) -> Tensor:
+    """[B, S] -> [B, 1, 1, S], or [B, Q, S] -> [B, 1, groups Q, S]: one row per folded query."""
+    return mask[:, None, None, :] if mask.ndim == 2 else mask.repeat(1, groups, 1)[:, None]

@@ -1,6 +1,7 @@
 """Root mean square norms of the Gemma family, computed in float32.
 
 plain     n = x / rms(x) * (1 + weight)
+scaled    n = x / rms(x) * weight, as in the Llama family
 adaptive  n = x / rms(x) * (1 + scale) + shift, and a gate for the residual; scale, shift, gate depend on flow time
 """
 
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 EPS = 1e-6
 
 
-def normalise_rms(x: Tensor) -> Tensor:
+def normalise_rms(x: Tensor, eps: float = EPS) -> Tensor:
     """x [..., D] of any float type -> float32 with root mean square 1 over D."""
     x = x.float()
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
 class RMSNorm(nn.Module):
@@ -29,6 +30,19 @@ class RMSNorm(nn.Module):
         """[..., D] -> (normalised [..., D], no gate)."""
         assert modulation is None
         return (normalise_rms(x) * (1.0 + self.weight)).to(x.dtype), None
+
+
+class ScaledRMSNorm(nn.Module):
+    """The norm of the Llama family. Its weight stays float32."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]."""
+        return (normalise_rms(x, self.eps) * self.weight).to(x.dtype)
 
 
 class AdaRMSNorm(nn.Module):

@@ -46,7 +46,7 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act"])
+@pytest.mark.parametrize("kind", ["act", "smolvla"])
 def test_drives_a_robot(kind):
     spec = load_adapter(kind, MODELS / kind, torch.device("cpu")).spec
     cameras = {f"cameras.{camera.key}.topic": f"camera/{camera.key}/image_raw" for camera in spec.cameras}

@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": "phyai_ros.cli.demo:demo",
     "run": "phyai_ros.cli.run:run",
     "dashboard": "phyai_ros.cli.dashboard:dashboard",
+    "top": "phyai_ros.cli.top:top",
     "report": "phyai_ros.cli.report:report",
     "replay": "phyai_ros.cli.replay:replay",
     "inspect": "phyai_ros.cli.inspect:inspect",

@@ -24,6 +24,7 @@ ARGUMENTS = (
         "rtc: as config/demo.yaml says; none: chunks are swapped as they come; sync: wait for each inference",
     ),
     ("inject_delay_s", "0.0", "Makes each inference slower by so many seconds"),
+    ("dashboard", "false", "true: serve the dashboard, on this machine only"),
     ("log_level", "info", "debug, info, warn, error or fatal"),
 )
 
@@ -53,6 +54,7 @@ def start_demo(context: LaunchContext) -> list[Any]:
         launch_arguments={
             "params_file": PathJoinSubstitution([SHARE, "config", "demo.yaml"]),
             "overrides": overrides(values),
+            "dashboard": values["dashboard"],
             "log_level": values["log_level"],
         }.items(),
     )

@@ -15,7 +15,7 @@ import yaml
 from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
 from launch.events import matches_action
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
-from launch_ros.actions import LifecycleNode
+from launch_ros.actions import LifecycleNode, Node
 from launch_ros.event_handlers import OnStateTransition
 from launch_ros.events.lifecycle import ChangeState
 from launch_ros.substitutions import FindPackageShare
@@ -35,6 +35,8 @@ ARGUMENTS = (
     ("use_sim_time", "", "true: follow /clock; empty: as in params_file"),
     ("overrides", "", "More parameters as one line of YAML, for example '{rtc.mode: none}'"),
     ("autostart", "true", "true: configure and activate the node; false: leave that to you"),
+    ("dashboard", "false", "true: serve the dashboard of this node, on this machine only"),
+    ("dashboard_port", "8080", "Port of the dashboard"),
     ("log_level", "info", "debug, info, warn, error or fatal"),
 )
 TEXT_PARAMETERS = {"adapter": "inference.adapter", "checkpoint": "inference.checkpoint", "device": "inference.device"}
@@ -63,9 +65,22 @@ def start_policy(context: LaunchContext) -> list[Any]:
         additional_env=middleware_profile(PathJoinSubstitution([CONFIG, "fastdds_shm.xml"]).perform(context)),
         output="screen",
     )
+    beside = [dashboard(values)] if read_switch("dashboard", values["dashboard"]) else []
     if not read_switch("autostart", values["autostart"]):
-        return [node]
-    return [activate_once_configured(node), node, request(node, Transition.TRANSITION_CONFIGURE)]
+        return [node, *beside]
+    return [activate_once_configured(node), node, request(node, Transition.TRANSITION_CONFIGURE), *beside]
+
+
+def dashboard(values: dict[str, str]) -> Node:
+    """A process of its own that listens only while somebody looks."""
+    return Node(
+        package="phyai_ros",
+        executable="dashboard",
+        name=f"{values['node_name']}_dashboard",
+        namespace=values["namespace"],
+        parameters=[{"policy": values["node_name"], "port": int(values["dashboard_port"])}],
+        output="screen",
+    )
 
 
 def override_file(values: dict[str, str], node_path: str) -> list[str]:

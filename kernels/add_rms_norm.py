@@ -54,9 +54,9 @@ def _add_rms_norm_kernel(
     wide = x.to(tl.float32)
     normed = wide * tl.rsqrt(tl.sum(wide * wide) / WIDTH + EPS) * (1.0 + weight)
     if FP8_MAX > 0:
-        scale = tl.maximum(tl.max(tl.abs(normed)), 1e-12) / FP8_MAX
-        tl.store(scales_ptr + row, scale)
-        normed = normed / scale
+        largest = tl.maximum(tl.max(tl.abs(normed)), 1e-12)
+        tl.store(scales_ptr + row, largest / FP8_MAX)
+        normed = normed * (FP8_MAX / largest)
     tl.store(out_ptr + place, normed.to(out_ptr.dtype.element_ty), mask=inside)
 
 

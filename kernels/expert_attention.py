@@ -17,7 +17,7 @@ from phyai_kernels.op import Op, chained, gdc_launch_dependents, gdc_wait, jit, 
 from phyai_kernels.skinny import ROW_TILE
 
 KEY_TILE = 64  # keys of a split
-MERGE_ROWS = 4
+MERGE_ROWS = 2
 LOG2_E = math.log2(math.e)
 
 
@@ -89,7 +89,8 @@ def _merge_kernel(
     sums_ptr,
     out_ptr,
     rows,
-    splits,
+    SPLITS: tl.constexpr,
+    PADDED: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
@@ -103,18 +104,16 @@ def _merge_kernel(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
     dim = tl.arange(0, HEAD_DIM)
-    first = (robot * splits * HEADS + head) * rows + row
-    highest = tl.full((ROWS,), -1e30, tl.float32)
-    for split in range(splits):
-        highest = tl.maximum(highest, tl.load(maxima_ptr + first + split * HEADS * rows, mask=inside, other=0.0))
-    total = tl.zeros((ROWS, HEAD_DIM), tl.float32)
-    denominator = tl.zeros((ROWS,), tl.float32)
-    for split in range(splits):
-        place = first + split * HEADS * rows
-        weight = tl.exp2(tl.load(maxima_ptr + place, mask=inside, other=0.0) - highest)
-        denominator += weight * tl.load(sums_ptr + place, mask=inside, other=1.0)
-        part = tl.load(parts_ptr + place[:, None] * HEAD_DIM + dim[None, :], mask=inside[:, None], other=0.0)
-        total += weight[:, None] * part
+    split = tl.arange(0, PADDED)
+    place = ((robot * SPLITS + split)[:, None] * HEADS + head) * rows + row[None, :]
+    held = (split < SPLITS)[:, None] & inside[None, :]
+    maxima = tl.load(maxima_ptr + place, mask=held, other=-1e30)
+    sums = tl.load(sums_ptr + place, mask=held, other=0.0)
+    parts_place = parts_ptr + place[:, :, None] * HEAD_DIM + dim[None, None, :]
+    parts = tl.load(parts_place, mask=held[:, :, None], other=0.0)  # all loads go out together
+    weights = tl.exp2(maxima - tl.max(maxima, 0)[None, :])
+    total = tl.sum(parts * weights[:, :, None], 0)
+    denominator = tl.where(inside, tl.sum(sums * weights, 0), 1.0)
     merged = (total / denominator[:, None]).to(out_ptr.dtype.element_ty)
     out = out_ptr + (robot * rows + row)[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM + dim[None, :]
     tl.store(out, merged, mask=inside[:, None])
@@ -158,7 +157,15 @@ def expert_attention_triton(
         **chained(pdl),
     )
     _merge_kernel[(heads, triton.cdiv(rows, MERGE_ROWS), robots)](
-        *workspace, out, rows, splits, HEADS=heads, HEAD_DIM=head_dim, ROWS=MERGE_ROWS, **chained(pdl)
+        *workspace,
+        out,
+        rows,
+        SPLITS=splits,
+        PADDED=triton.next_power_of_2(splits),
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        ROWS=MERGE_ROWS,
+        **chained(pdl),
     )
 
 

@@ -122,25 +122,25 @@ def accumulate(
 @gluon_jit
 def wait_for_arrivals(counter, COUNT: gl.constexpr):
     """Publishes what this thread block wrote and returns when COUNT blocks did; all of them must be resident."""
-    block_barrier()
-    gl.atomic_add(counter, 1, sem="release")
     THREADS: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    thread = gl.arange(0, 128, THREADS)
-    gl.inline_asm_elementwise(  # one thread polls, the barrier holds the others
+    block_barrier()
+    gl.inline_asm_elementwise(  # one thread tells and polls, the barriers hold the others
         """{
-            .reg .pred go;
+            .reg .pred skip;
             .reg .u32 arrived;
-            setp.ne.u32 go, $3, 0;
-            @go bra done;
+            setp.ne.u32 skip, $3, 0;
+            @skip bra done;
+            fence.acq_rel.gpu;
+            red.relaxed.gpu.global.add.u32 [$1], 1;
         poll:
             ld.acquire.gpu.global.u32 arrived, [$1];
-            setp.lt.u32 go, arrived, $2;
-            @go bra poll;
+            setp.lt.u32 skip, arrived, $2;
+            @skip bra poll;
         done:
             mov.u32 $0, 0;
         }""",
         "=r,l,r,r",
-        [counter.to(gl.int64), gl.full([128], COUNT, gl.int32, THREADS), thread],
+        [counter.to(gl.int64), gl.full([128], COUNT, gl.int32, THREADS), gl.arange(0, 128, THREADS)],
         dtype=gl.int32,
         is_pure=False,
         pack=1,

@@ -28,9 +28,9 @@ def _quantize_rows_kernel(x_ptr, out_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK
     inside = column < WIDTH
     place = row * WIDTH + column
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(x)), 1e-12) / FP8_MAX
-    tl.store(scales_ptr + row, scale)
-    tl.store(out_ptr + place, (x / scale).to(out_ptr.dtype.element_ty), mask=inside)
+    largest = tl.maximum(tl.max(tl.abs(x)), 1e-12)
+    tl.store(scales_ptr + row, largest / FP8_MAX)
+    tl.store(out_ptr + place, (x * (FP8_MAX / largest)).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def quantize_rows_triton(x: Tensor, out: Tensor, scales: Tensor) -> None:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from phyai_kernels.add_layer_norm import ADD_LAYER_NORM
 from phyai_kernels.bias_gelu import BIAS_GELU
 from phyai_kernels.dispatch import Dispatcher
+from phyai_kernels.image_attention import IMAGE_ATTENTION
 
 
 class Affine(NamedTuple):
@@ -58,6 +58,7 @@ class VisionPass:
         self._heads, self._images = heads, images
         self._normed, self._branch = torch.empty_like(x), torch.empty_like(x)
         self._qkv = x.new_empty(len(x), 3 * x.shape[1])
+        self._attended = torch.empty_like(x)
         self._hidden = x.new_empty(len(x), blocks[0].fc1.weight.shape[0])
         self._launches = self._plan()
 
@@ -72,20 +73,14 @@ class VisionPass:
         for index, block in enumerate(self.blocks):
             following = self._norm if index == len(self.blocks) - 1 else self.blocks[index + 1].norm1
             launches.append((_project, (self._normed, *block.qkv, self._qkv)))
-            launches.append((self._attend, (block.out.weight,)))
+            self._add(launches, IMAGE_ATTENTION, self._qkv, self._images, self._heads, self._attended)
+            launches.append((_multiply, (self._attended, block.out.weight, self._branch)))
             self._add(launches, ADD_LAYER_NORM, self.x, self._branch, block.out.bias, *block.norm2, self._normed)
             self._add(launches, BIAS_GELU, self._normed, *block.fc1, self._hidden)
             launches.append((_multiply, (self._hidden, block.fc2.weight, self._branch)))
             self._add(launches, ADD_LAYER_NORM, self.x, self._branch, block.fc2.bias, *following, self._normed)
         launches.append((_project, (self._normed, *self._project, self._tokens_out)))
         return launches
-
-    def _attend(self, out_weight: Tensor) -> None:
-        """Attention of every image over itself and its output product, without the bias."""
-        qkv = self._qkv.view(self._images, -1, 3, self._heads, self.x.shape[1] // self._heads)
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # each [B, N, T, K]
-        attended = scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(self.x.shape)
-        _multiply(attended, out_weight, self._branch)
 
     def _add(self, launches: list, op, *arguments) -> None:
         launches.append((self._dispatcher.pick(op, *arguments), arguments))

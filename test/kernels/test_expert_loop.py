@@ -22,7 +22,7 @@ def test_the_reference_loop_is_the_formula():
 
 
 def test_the_kernels_are_the_formula(where):
-    expert = RandomExpert(Sizes(steps=2), torch.float32, where)
+    expert = RandomExpert(Sizes(steps=2, heads=2, mlp_width=64), torch.float32, where)
     weights = expert.packed()
     inputs = expert.inputs(weights, [20, 7], chunk=34, capacity=60)
     loop = ExpertLoop(weights, inputs, "triton")

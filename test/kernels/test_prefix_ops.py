@@ -9,6 +9,7 @@ import torch
 from comparison import assert_agrees, draw, poisoned
 
 from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.image_attention import IMAGE_ATTENTION
 from phyai_kernels.prefix_attention import HOPPER, PREFIX_ATTENTION, SDPA
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
 
@@ -56,6 +57,19 @@ def test_prefix_attention(make, where, dtype, tokens, lengths):
         for robot, end in enumerate(lengths):
             assert_agrees(out[robot, :end], outs[0][robot, :end])
         assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(("images", "tokens", "heads", "dim"), [(1, 1, 1, 16), (2, 70, 3, 24), (1, 64, 2, 72)])
+def test_image_attention(make, where, dtype, images, tokens, heads, dim):
+    if where.type == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16 wrongly")
+    qkv = make(images * tokens, 3 * heads * dim, dtype=dtype)
+    functions = [IMAGE_ATTENTION.reference, *(c.run for c in IMAGE_ATTENTION.candidates[:-1])]
+    outs = [poisoned(images * tokens, heads * dim, dtype=dtype, device=where) for _ in functions]
+    for function, out in zip(functions, outs, strict=True):
+        function(qkv, images, heads, out)
+    for out in outs[1:]:
+        assert_agrees(out, outs[0])
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 37])

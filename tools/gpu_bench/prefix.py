@@ -198,7 +198,7 @@ def measure_vision() -> dict[str, object]:
     for name, dispatcher in (
         ("reference", Reference()),
         ("default", Dispatcher(CUDA)),
-        ("triton gelu", Preferring(bias_gelu="triton")),
+        ("sdpa", Preferring(image_attention="sdpa")),
     ):
         out = torch.empty(images * tokens, WIDTH, dtype=torch.bfloat16, device=CUDA)
         vision = VisionPass(blocks, norm, project, images, 16, start.clone(), out, dispatcher)

@@ -7,16 +7,19 @@ Letters in shapes: B batch, H action horizon, A' model action dims, A robot acti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from phyai_core.types import FloatArray, Observation, PolicySpec
 from phyai_core.validity import Lifetime
+
+if TYPE_CHECKING:
+    from phyai_core.sampler import Conditioning
 
 
 class Adapter(ABC):
@@ -104,3 +107,11 @@ class Adapter(ABC):
         For adapters that declare the lifetime of "prompt_embedding": PROMPT.
         """
         raise NotImplementedError(f"{self.spec.name} declares a prompt embedding, but not how to compute it")
+
+    def fuse(self, inputs: Mapping[str, Tensor], given: Conditioning) -> Mapping[str, Callable[[], Tensor | None]]:
+        """Launches of one whole inference over these buffers, by stage and in order: vision, prefix, denoise.
+
+        The last one gives the latents at t = 1, [B, H, A']. {}: encode_prefix and denoise_step are run instead. Called
+        once for each static shape; the buffers stay the same ones, and a CUDA graph will hold what is launched.
+        """
+        return {}

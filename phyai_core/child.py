@@ -23,9 +23,8 @@ from phyai_core.wire import (
     Progressed,
     Warm,
     WarmUp,
-    chunk_packing,
-    pack,
-    unpack,
+    chunk_layout,
+    read_request,
 )
 
 
@@ -63,9 +62,7 @@ class _Server:
 
     def __init__(self, engine: Engine, connection: Connection, handles: Handles) -> None:
         self._engine, self._connection = engine, connection
-        self._packing = chunk_packing(engine.spec)
-        self._requests = SharedRing(SLOTS, 0, handles.requests)
-        self._chunks = SharedRing(SLOTS, 0, handles.chunks)
+        self._requests, self._chunks = SharedRing(SLOTS, handles.requests), SharedRing(SLOTS, handles.chunks)
 
     def answer(self, message: WarmUp | Infer) -> None:
         """One message, one answer, whatever happens in between."""
@@ -83,11 +80,11 @@ class _Server:
         return Warm(seconds)
 
     def _infer(self, message: Infer) -> Done:
-        self._requests.fit(message.capacity)
-        self._chunks.fit(self._packing.size)
-        result = self._engine.infer(*unpack(message, self._requests.block(message.seq)))
-        arrays = {"latent": result.latent, "actions": result.actions}
-        pack(arrays, self._packing, self._chunks.block(message.seq))
+        if message.layout is not None:
+            self._requests.lay_out(message.layout)
+            self._chunks.lay_out(chunk_layout(self._engine.spec))
+        result = self._engine.infer(*read_request(message, self._requests.views(message.seq)))
+        self._chunks.write(message.seq, {"latent": result.latent, "actions": result.actions})
         return Done(message.seq, result.stages_s)
 
 

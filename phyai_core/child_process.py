@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from phyai_core.shared_ring import SharedRing
+from phyai_core.packing import Field
+from phyai_core.shared_ring import Layout, SharedRing
 
-POLL_S = 0.05
+POLL_MS = 50
 HEARTBEAT_S = 0.05
 END_TIMEOUT_S = 2.0
+HEARTBEAT = Layout({"beat_ns": Field((1,), np.dtype(np.int64))})  # the steady time at which the child was last alive
 
 
 class ChildLost(RuntimeError):
@@ -32,8 +35,10 @@ class ChildProcess:
         self.loss = ""  # how the child was lost; empty while it is there
         self._beat_within_s = beat_within_s
         self._pipe, theirs = Pipe()
-        self._heartbeat = SharedRing(1, 8)
-        self._beat_ns = self._heartbeat.block(0).view(np.int64)  # the steady time at which it was last alive
+        self._readable = select.poll()  # made once: what Connection.poll would make anew for every message
+        self._readable.register(self._pipe, select.POLLIN)
+        self._heartbeat = SharedRing(1)
+        self._heartbeat.lay_out(HEARTBEAT)
         inherited = (theirs.fileno(), self._heartbeat.fd, *shared)
         # Not by multiprocessing, which would import the main program of the node into the child.
         self._process = subprocess.Popen(
@@ -66,8 +71,8 @@ class ChildProcess:
         self._refuse_if_lost()
         deadline = time.monotonic() + within_s
         try:
-            while not self._pipe.poll(POLL_S):
-                silence_s = (time.monotonic_ns() - int(self._beat_ns[0])) * 1e-9
+            while not self._readable.poll(POLL_MS):
+                silence_s = self._silence_s()
                 if watch_heartbeat and silence_s > self._beat_within_s:
                     self._lose(f"the policy process has shown no sign of life for {silence_s:.1f} s")
                 if time.monotonic() > deadline:
@@ -92,6 +97,9 @@ class ChildProcess:
             self._process.wait()
         self._heartbeat.close()
 
+    def _silence_s(self) -> float:
+        return (time.monotonic_ns() - int(self._heartbeat.views(0)["beat_ns"][0])) * 1e-9
+
     def _refuse_if_lost(self) -> None:
         if self.loss:
             raise ChildLost(self.loss)
@@ -114,11 +122,12 @@ class ChildProcess:
 
 def start_heartbeat(fd: int) -> None:
     """In the child: beat until stopped, and end it when its parent is gone, even in the middle of an inference."""
-    beat_ns, parent = SharedRing(1, 8, fd).block(0).view(np.int64), os.getppid()
+    ring, parent = SharedRing(1, fd), os.getppid()
+    ring.lay_out(HEARTBEAT)
 
     def beat() -> None:
         while os.getppid() == parent:
-            beat_ns[0] = time.monotonic_ns()
+            ring.views(0)["beat_ns"][0] = time.monotonic_ns()
             time.sleep(HEARTBEAT_S)
         os._exit(1)
 

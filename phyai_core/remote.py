@@ -26,9 +26,7 @@ from phyai_core.wire import (
     Progressed,
     Warm,
     WarmUp,
-    chunk_packing,
-    pack,
-    packing_of,
+    chunk_layout,
     request_arrays,
     request_numbers,
 )
@@ -62,8 +60,7 @@ class RemoteEngine:
         except (ValueError, RuntimeError):
             self.close()
             raise
-        self._packing = chunk_packing(spec)
-        self._chunks.fit(self._packing.size)
+        self._chunks.lay_out(chunk_layout(spec))
         return spec
 
     @property
@@ -95,16 +92,12 @@ class RemoteEngine:
     def infer(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> EngineResult:
         """As Engine.infer. Raises ChildLost at the latest when the deadline of one inference has passed."""
         self._seq += 1
-        arrays = request_arrays(obs, tables, np.asarray(noise, np.float32))
-        packing = packing_of(arrays)
-        self._requests.fit(packing.size)
-        pack(arrays, packing, self._requests.block(self._seq))
-        capacity, numbers = self._requests.capacity, request_numbers(tables)
-        self._child.send(Infer(self._seq, capacity, packing.fields, obs.stamp_ns, obs.prompt, numbers))
+        layout = self._requests.write(self._seq, request_arrays(obs, tables, np.asarray(noise, np.float32)))
+        self._child.send(Infer(self._seq, layout, obs.stamp_ns, obs.prompt, request_numbers(tables)))
         done = self._await(Done, self._hang_after_s, watch_heartbeat=True)
         assert done.seq == self._seq, (done.seq, self._seq)
-        views = self._packing.arrays(self._chunks.block(done.seq))
-        return EngineResult(views["latent"].copy(), views["actions"].copy(), done.stages_s)
+        chunk = self._chunks.views(done.seq)
+        return EngineResult(chunk["latent"].copy(), chunk["actions"].copy(), done.stages_s)
 
     def check(self) -> None:
         """Between inferences. Raises ChildLost when the child has died meanwhile."""

@@ -5,8 +5,8 @@ Nothing in a slot depends on how a request is conditioned: the tables of RTC are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from phyai_core.adapter import Adapter
-from phyai_core.guidance import make_guidance
 from phyai_core.packing import Field, Staging, describe
+from phyai_core.program import Program
 from phyai_core.rtc import RtcTables
-from phyai_core.sampler import Conditioning, conditioning_fields, sample, write_conditioning
+from phyai_core.sampler import Conditioning, conditioning_fields, write_conditioning
 from phyai_core.stages import DeviceStageClock, HostStageClock
 from phyai_core.types import FloatArray
-from phyai_core.validity import Lifetime, Validity
-from phyai_kernels.affine_update import AFFINE_UPDATE
 
-TOKENS, PROMPT_EMBEDDING = "tokens", "prompt_embedding"
+TOKENS = "tokens"
+SLEPT_SHARE = 0.75
 WARM_UPS = 3  # before a capture: libraries choose their kernels and take their workspaces in the first runs
 
 
@@ -47,19 +46,20 @@ class Slot:
         guidance: str | None = None,
     ) -> None:
         self.batch = batch
-        self._guidance = guidance
         self.graph: torch.cuda.CUDAGraph | None = None
-        self._adapter, self._device = adapter, device
+        self._prompt_graph: torch.cuda.CUDAGraph | None = None
+        self._device = device
         self._fields = {name: describe(tensor) for name, tensor in example.items()}
         inputs = {name: Field((batch, *field.shape[1:]), field.dtype) for name, field in self._fields.items()}
         self._staging = Staging({**inputs, **conditioning_fields(adapter.spec, batch)}, device)
-        self._inputs = {name: self._staging.device[name] for name in inputs}
-        self._conditioning = Conditioning.pick(self._staging.device)
-        self._latents = torch.zeros(self._conditioning.noise.shape, pin_memory=device.type == "cuda")
-        self._update = AFFINE_UPDATE.pick(device)
-        self._validity = Validity(adapter.lifetimes)
+        self._given = Conditioning.pick(self._staging.host)
+        self._latents = torch.zeros(self._given.noise.shape, pin_memory=device.type == "cuda")
         self._clock = DeviceStageClock() if device.type == "cuda" else HostStageClock()
-        self._done = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+        device_inputs = {name: self._staging.device[name] for name in inputs}
+        given = Conditioning.pick(self._staging.device)
+        self._program = Program(adapter, device, device_inputs, given, guidance, self._clock)
+        self._done = torch.cuda.Event() if device.type == "cuda" else None
+        self._device_s = 0.0  # how long the last run took
 
     @property
     def stages_s(self) -> dict[str, float]:
@@ -73,57 +73,56 @@ class Slot:
             self._check(job.inputs)
             for name, tensor in job.inputs.items():
                 self._write_input(name, row, tensor.numpy()[0])
-            write_conditioning(Conditioning.pick(self._staging.host), row, job.tables, job.noise)
+            write_conditioning(self._given, row, job.tables, job.noise)
 
     def run(self) -> FloatArray:
-        """Latents [B, H, A'] of what is staged, a fresh array. Waits for the device without using the CPU."""
+        """Latents [B, H, A'] of what is staged, a fresh array."""
         self._staging.upload()
-        self._keep_prompt()
         if self.graph is None:
+            self._program.keep_prompt(self._program.embed_prompt)
             self._compute()
         else:
+            if self._prompt_graph is not None:
+                self._program.keep_prompt(self._prompt_graph.replay)
             self.graph.replay()
-        if self._done is not None:
-            self._done.record()
-            self._done.synchronize()
+        self._wait()
         return self._latents.numpy().copy()
 
     def capture(self, pool: tuple[int, int]) -> None:
-        """Record `_compute` on the current stream. What the graph computes in between shares memory with its pool."""
+        """Record graphs on the current stream. What they compute in between shares memory with their pool."""
         for _ in range(WARM_UPS):
             self.run()
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream(self._device)
+        if self._program.keeps_prompt:
+            self._prompt_graph = self._record(self._program.embed_prompt, pool)
+        self.graph = self._record(self._compute, pool)
+        self._program.end()
+
+    def _record(self, launch: Callable[[], None], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._compute()
-        self._validity.begin(Lifetime.OBSERVATION)  # from here on each replay overwrites these values
-        self.graph = graph
+            launch()
+        return graph
 
     def _compute(self) -> None:
-        adapter, validity = self._adapter, self._validity
-        self._clock.mark("start")
-        validity.begin(Lifetime.OBSERVATION)
-        with self._watch_vision():
-            validity.once("prefix", lambda: adapter.encode_prefix(self._inputs))
-        self._clock.mark("prefix")
-        guidance = make_guidance(self._guidance, adapter.derivative_step) if self._guidance else None
-        latents = sample(adapter, self._update, validity, lambda: validity.read("prefix"), self._conditioning, guidance)
-        self._latents.copy_(latents, non_blocking=True)
-        self._clock.mark("denoise")
+        self._latents.copy_(self._program.run(), non_blocking=True)
 
-    @contextmanager
-    def _watch_vision(self) -> Iterator[None]:
-        if self._adapter.vision is None:
-            yield
+    def _wait(self) -> None:
+        """Sleep through most of the time the last run took, then spin without the interpreter's lock.
+
+        Who sleeps to the end wakes up late and on a cold core; who spins from the start takes a core from others.
+        """
+        if self._done is None:
             return
-        hook = self._adapter.vision.register_forward_hook(lambda *_: self._clock.mark("vision"))
-        try:
-            yield
-        finally:
-            hook.remove()
+        self._done.record()
+        started_s = time.perf_counter()
+        time.sleep(SLEPT_SHARE * self._device_s)
+        self._done.synchronize()
+        self._device_s = time.perf_counter() - started_s
 
     def _check(self, inputs: Mapping[str, Tensor]) -> None:
         given = {name: describe(tensor) for name, tensor in inputs.items()}
+        if given == self._fields:
+            return
         for name in sorted(given.keys() | self._fields.keys()):
             if given.get(name) != self._fields.get(name):
                 raise ValueError(
@@ -134,19 +133,8 @@ class Slot:
     def _write_input(self, name: str, row: int, value: np.ndarray) -> None:
         target = self._staging.host[name]
         if name == TOKENS and not np.array_equal(target[row], value):
-            self._validity.begin(Lifetime.PROMPT)
+            self._program.begin_prompt()
         target[row] = value
-
-    def _keep_prompt(self) -> None:
-        """The prompt embedding outlives an observation; it is computed anew, into the same memory, for a new prompt."""
-        if PROMPT_EMBEDDING in self._adapter.lifetimes:
-            self._validity.once(PROMPT_EMBEDDING, self._embed_prompt)
-
-    def _embed_prompt(self) -> Tensor:
-        inputs = {name: tensor for name, tensor in self._inputs.items() if name != PROMPT_EMBEDDING}
-        embedding = self._adapter.embed_prompt(inputs)
-        buffer = self._inputs.setdefault(PROMPT_EMBEDDING, torch.empty_like(embedding))
-        return buffer.copy_(embedding)
 
 
 def _words(field: Field | None) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phyai_core.packing import Field, Packing, describe
+from phyai_core.packing import Field
 from phyai_core.rtc import RtcTables
+from phyai_core.shared_ring import Layout
 from phyai_core.types import FloatArray, Observation, PolicySpec
 
 IMAGE, TABLES = "image.", "tables."
@@ -35,11 +36,10 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class Infer:
-    """To the child: one inference. Its arrays lie in block `seq` of the requests; a block has `capacity` bytes."""
+    """To the child: one inference. Its arrays lie in block `seq` of the requests; `layout` None: laid out as before."""
 
     seq: int
-    capacity: int
-    fields: Mapping[str, Field]
+    layout: Layout | None
     stamp_ns: int
     prompt: str
     numbers: Mapping[str, int]  # those fields of the tables that are no arrays
@@ -95,19 +95,8 @@ def request_numbers(tables: RtcTables) -> dict[str, int]:
     return {name: value for name, value in vars(tables).items() if not isinstance(value, np.ndarray)}
 
 
-def pack(arrays: Mapping[str, NDArray], packing: Packing, block: NDArray[np.uint8]) -> None:
-    """Copy the arrays to their places in the block."""
-    for name, view in packing.arrays(block).items():
-        view[...] = arrays[name]
-
-
-def packing_of(arrays: Mapping[str, NDArray]) -> Packing:
-    return Packing({name: describe(array) for name, array in arrays.items()})
-
-
-def unpack(message: Infer, block: NDArray[np.uint8]) -> tuple[Observation, RtcTables, FloatArray]:
-    """The request in the block, as views. What the child does not need (sources) did not cross."""
-    arrays = Packing(message.fields).arrays(block)
+def read_request(message: Infer, arrays: Mapping[str, NDArray]) -> tuple[Observation, RtcTables, FloatArray]:
+    """The request in its block. What the child does not need (sources) did not cross."""
     images, tables = _under(IMAGE, arrays), _under(TABLES, arrays)
     obs = Observation(message.stamp_ns, images, arrays["state"], arrays["last_command"], message.prompt)
     return obs, RtcTables(**tables, **message.numbers), arrays["noise"]
@@ -117,8 +106,8 @@ def _under(prefix: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def chunk_packing(spec: PolicySpec) -> Packing:
-    """A block of the ring of chunks."""
+def chunk_layout(spec: PolicySpec) -> Layout:
+    """What a block of the ring of chunks holds."""
     horizon, float32 = spec.action_horizon, np.dtype(np.float32)
     latent, actions = Field((horizon, spec.latent_dim), float32), Field((horizon, spec.action_dim), float32)
-    return Packing({"latent": latent, "actions": actions})
+    return Layout({"latent": latent, "actions": actions})

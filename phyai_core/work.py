@@ -61,11 +61,15 @@ KNOWN_ROOFS = {
 
 
 class WorkCounter(TorchFunctionMode):
-    """Counts the work of what runs inside it; on the meta device without doing it."""
+    """Counts the work of what runs inside it; on the meta device without doing it.
 
-    def __init__(self) -> None:
+    Matrices count as of the type `dtype` where they are wider: shapes can be counted in another type than is run.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.total = Work()
+        self._widest = dtype.itemsize
 
     def take(self) -> Work:
         """The work since the last take."""
@@ -74,16 +78,18 @@ class WorkCounter(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        self.total += _work(getattr(function, "__name__", ""), args, result)
+        flops, matrices = _work(getattr(function, "__name__", ""), args, result)
+        size = sum(matrix.numel() * min(matrix.element_size(), self._widest) for matrix in matrices)
+        self.total += Work(flops, size)
         return result
 
 
-def _work(name: str, args, result) -> Work:
-    """Of one call; `inner` is the length of the sums behind each number of the result."""
+def _work(name: str, args, result) -> tuple[int, tuple[Tensor, ...]]:
+    """Flops of one call and the matrices it reads; `inner` is the length of the sums behind each number it gives."""
     if name == "scaled_dot_product_attention":
         q, k, v = args[:3]
         scores = q.numel() // q.shape[-1] * k.shape[-2]
-        return Work(2 * scores * q.shape[-1] + 2 * scores * v.shape[-1], _size(k, v))
+        return 2 * scores * q.shape[-1] + 2 * scores * v.shape[-1], (k, v)
     if name in ("linear", "matmul", "__matmul__", "mm", "bmm"):
         second, inner = args[1], args[0].shape[-1]
     elif name in ("addmm", "baddbmm"):
@@ -91,17 +97,13 @@ def _work(name: str, args, result) -> Work:
     elif name in ("conv1d", "conv2d"):
         second, inner = args[1], args[1][0].numel()
     else:
-        return Work()
-    return Work(2 * result.numel() * inner, _size(second))
-
-
-def _size(*tensors: Tensor) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return 0, ()
+    return 2 * result.numel() * inner, (second,)
 
 
 @torch.no_grad()
-def count_work(adapter: Adapter, inputs: Mapping[str, Tensor]) -> dict[str, Work]:
-    """Work per stage of one inference on `inputs`, which lie where the adapter's weights lie (meta: nothing is run).
+def count_work(adapter: Adapter, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Work]:
+    """Work per stage of one inference in `dtype` on `inputs`, which lie where the weights lie (meta: nothing is run).
 
     Without `adapter.vision` its work is part of the prefix.
     """
@@ -109,7 +111,7 @@ def count_work(adapter: Adapter, inputs: Mapping[str, Tensor]) -> dict[str, Work
     batch, device = next(iter(inputs.values())).shape[0], next(iter(inputs.values())).device
     latents = torch.zeros(batch, spec.action_horizon, spec.latent_dim, device=device)
     flow_time = torch.zeros(batch, spec.action_horizon, device=device)
-    with WorkCounter() as counter:
+    with WorkCounter(dtype) as counter:
         hook = adapter.vision and adapter.vision.register_forward_hook(lambda *_: stages.update(vision=counter.take()))
         prefix = adapter.encode_prefix(inputs)
         stages["prefix"] = counter.take()

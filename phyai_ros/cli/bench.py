@@ -137,7 +137,8 @@ def _floor(recipe: EngineRecipe, device: torch.device, dtype: str) -> dict[str, 
 
     shapes = recipe.load(recipe.adapter, recipe.checkpoint, torch.device("meta"))
     inputs = {name: tensor.to("meta") for name, tensor in longest_inputs(shapes).items()}
-    work, roofs = count_work(shapes, inputs), find_roofs(device, getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    work, roofs = count_work(shapes, inputs, kind), find_roofs(device, kind)
     stages = {name: {**asdict(part), "ms": roofs.floor_s(part) * 1e3} for name, part in work.items()}
     return {"roofs": asdict(roofs), "stages": stages, "ms": sum(stage["ms"] for stage in stages.values())}
 

@@ -124,6 +124,34 @@ def test_a_prompt_is_embedded_once_until_it_changes():
     assert not np.allclose(results[0], results[2])
 
 
+class FusedFlow(LinearFlow):
+    """Brings its own launches: they write what they did into one buffer, which the last one hands back."""
+
+    def fuse(self, inputs, given):
+        self.fused = getattr(self, "fused", 0) + 1
+        out = torch.zeros_like(given.noise)
+        return {"prefix": lambda: out.copy_(inputs["state"][:, :1, None]), "denoise": lambda: out.add_(given.noise)}
+
+    def encode_prefix(self, inputs):
+        raise AssertionError("the launches stand in for it")
+
+
+def test_launches_of_the_adapter_replace_its_methods_once_per_shape():
+    engine = make_engine(FusedFlow)
+    for count in (1, 2, 1, 2):
+        results = engine.run([engine.preprocess(*request) for request in REQUESTS[:count]])
+        for (obs, _, noise), result in zip(REQUESTS, results, strict=False):
+            np.testing.assert_array_equal(result.latent, noise + obs.state[0])
+            assert list(result.stages_s) == ["preprocess", "prefix", "denoise", "postprocess"]
+    assert engine.adapter.fused == 2
+
+
+def test_guidance_by_gradients_does_not_use_the_launches():
+    adapter = FusedFlow(SPEC, MIX)
+    with pytest.raises(AssertionError, match="stand in for it"):
+        Engine(adapter, CPU, guidance="fd").infer(*REQUESTS[0])
+
+
 def test_shapes_that_were_not_prepared_are_refused_in_words():
     engine = make_engine(batch_sizes=(1, 2))
     with pytest.raises(ValueError, match=r"batch: 3 requests given, prepared for at most 2"):

@@ -130,8 +130,7 @@ def wait_for_arrivals(counter, COUNT: gl.constexpr):
             .reg .u32 arrived;
             setp.ne.u32 skip, $3, 0;
             @skip bra done;
-            fence.acq_rel.gpu;
-            red.relaxed.gpu.global.add.u32 [$1], 1;
+            red.release.gpu.global.add.u32 [$1], 1;
         poll:
             ld.acquire.gpu.global.u32 arrived, [$1];
             setp.lt.u32 skip, arrived, $2;

@@ -24,7 +24,7 @@ def test_the_reference_loop_is_the_formula():
 def test_the_kernels_are_the_formula(where):
     expert = RandomExpert(Sizes(steps=2, heads=2, mlp_width=64), torch.float32, where)
     weights = expert.packed()
-    inputs = expert.inputs(weights, [20, 7], chunk=34, capacity=60)
+    inputs = expert.inputs(weights, [20, 7], chunk=5, capacity=40)
     loop = ExpertLoop(weights, inputs, "triton")
     for lengths in ([20, 7], [3, 26]):
         inputs.prefix_length.copy_(torch.tensor(lengths))

@@ -12,9 +12,10 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSPolicyKind, QoSProf
 from rclpy.qos import qos_check_compatible as check_qos
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
 from phyai_core.types import PolicySpec
+from phyai_ros.camera_view import info_topic
 from phyai_ros.endpoints import create_subscription
 from phyai_ros.mailbox import InputSet, Mailbox, Sample
 from phyai_ros.settings import Settings
@@ -40,6 +41,9 @@ class Inputs(Mailbox):
             camera = settings.cameras.by_key[key]
             kind = CompressedImage if camera.transport == "compressed" else Image
             self._subscribe(kind, camera.topic, camera.qos, partial(self.receive_image, key))
+            if camera.undistort:
+                topic, receive = info_topic(camera), partial(self.receive_info, key)
+                self._subscribe(CameraInfo, topic, camera.qos, receive, with_publish_time=False)
 
     @property
     def warnings(self) -> list[str]:
@@ -54,12 +58,14 @@ class Inputs(Mailbox):
         while self._subscriptions:
             self._node.destroy_subscription(self._subscriptions.pop())
 
-    def _subscribe(self, kind: type, topic: str, reliability: str, receive: Callable[..., None]) -> None:
-        qos = QoSProfile(
-            depth=1, reliability=ReliabilityPolicy[reliability.upper()], durability=DurabilityPolicy.VOLATILE
-        )
+    def _subscribe(
+        self, kind: type, topic: str, reliability: str, receive: Callable[..., None], with_publish_time: bool = True
+    ) -> None:
+        policy = getattr(ReliabilityPolicy, reliability.upper(), ReliabilityPolicy.BEST_EFFORT)  # Humble has two
+        qos = QoSProfile(depth=1, reliability=policy, durability=DurabilityPolicy.VOLATILE)
         # The middleware stamps messages in wall time, which means nothing against a simulated clock.
-        knows_publish_time = TELLS_PUBLISH_TIME and not self._node.get_clock().ros_time_is_active
+        sim_time = self._node.get_clock().ros_time_is_active
+        knows_publish_time = with_publish_time and TELLS_PUBLISH_TIME and not sim_time
         callback = _WithPublishTime(receive) if knows_publish_time else receive
         overridable = QoSOverridingOptions(OVERRIDABLE)
         subscription = create_subscription(self._node, kind, topic, callback, qos, qos_overriding_options=overridable)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyai_core.types import Fault, FloatArray, Observation, PolicySpec, Reason, Source
+from phyai_ros.camera_view import CameraView, info_topic
 from phyai_ros.image_bridge import check_message, message_to_rgb
 from phyai_ros.input_clocks import InputClocks
 from phyai_ros.input_faults import explain_spread, find_absent, find_unusable
@@ -31,6 +32,23 @@ IMAGE_DEPTH = 4  # frames kept per camera to find a set within the slop
 
 
 @dataclass(frozen=True)
+class Picture:
+    """An image message, the calibration that holds for it, and what is done with both."""
+
+    topic: str
+    msg: Any
+    view: CameraView
+    info: Any = None
+
+    def decode(self) -> NDArray[np.uint8]:
+        """[h, w, 3] as the policy gets it. Raises ValueError naming topic and fault."""
+        try:
+            return self.view.apply(message_to_rgb(self.msg, self.view.settings.depth_range_m), self.info)
+        except ValueError as error:
+            raise ValueError(f"{self.topic} cannot be used: {error}") from error
+
+
+@dataclass(frozen=True)
 class InputSet:
     """One complete set of inputs, images not decoded yet. `stamp_ns` is the stamp of the oldest message used."""
 
@@ -40,12 +58,12 @@ class InputSet:
     last_command: FloatArray  # [A] in policy units
     prompt: str
     sources: tuple[Source, ...]
-    images: Mapping[str, tuple[str, Any]] = field(repr=False)  # {camera key: (topic, message)}
+    images: Mapping[str, Picture] = field(repr=False)  # by camera key
     effort: FloatArray | None = None  # [A] measured, where someone asked for it
 
     def decode(self) -> Observation:
         """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
-        images = {key: _decode(topic, msg) for key, (topic, msg) in self.images.items()}
+        images = {key: picture.decode() for key, picture in self.images.items()}
         return Observation(self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources)
 
 
@@ -82,6 +100,8 @@ class Mailbox:
         self._ros_now_ns, self._steady_now_ns = ros_now_ns, steady_now_ns
         self._topics = {camera.key: settings.cameras.by_key[camera.key].topic for camera in spec.cameras}
         self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
+        self.views = {camera.key: CameraView(settings.cameras.by_key[camera.key], camera) for camera in spec.cameras}
+        self._infos: dict[str, Any] = {}
         self._map = JointMap(spec, settings.joints, bool(settings.tracking.max_effort), joint_actions(settings, spec))
         reach_ns = round((rules.max_age_s + rules.slop_s) * NS_PER_S)
         self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
@@ -93,11 +113,16 @@ class Mailbox:
 
     def receive_image(self, key: str, msg: Any, published_stamp_ns: int = 0) -> None:
         """Store an Image or CompressedImage for the camera `key`, published at that ROS time (0: unknown)."""
-        new = self._received(msg, published_stamp_ns, _image_problem(msg))
+        camera = self.views[key].settings
+        new = self._received(msg, published_stamp_ns, _image_problem(msg, camera.depth_range_m))
         self.clocks.note(self._topics[key], None, new.stamp_ns, new.arrival_stamp_ns)
         with self._lock:
             self._images[key].push(new)
             self.received[self._topics[key]] += 1
+
+    def receive_info(self, key: str, msg: Any) -> None:
+        """Store the CameraInfo of a camera that is undistorted by it."""
+        self._infos[key] = msg
 
     def receive_joints(self, msg: Any, published_stamp_ns: int = 0) -> None:
         """Store a JointState, published at that ROS time (0: unknown)."""
@@ -147,6 +172,10 @@ class Mailbox:
             cameras = [history.feed(self._topics[key]) for key, history in self._images.items()]
             joints, missing = self._joints.feeds()
             seen = list(self._joints.seen) if missing else []
+        for key, view in self.views.items():
+            if view.settings.undistort and key not in self._infos:
+                topic = info_topic(view.settings)
+                return [*cameras, *joints], Fault(Reason.INPUT_MISSING, f"no message yet on {topic}")
         feeds = [*cameras, *joints]
         absent = find_absent(cameras, self._rules.joint_states_topic, missing, seen)
         return feeds, absent or find_unusable(feeds, now_ns, self._limits)
@@ -178,7 +207,10 @@ class Mailbox:
             last_command=self._map.to_policy(last_command),
             prompt=self.prompt,
             sources=tuple(sources),
-            images={key: (topic, item.msg) for (key, topic), item in zip(self._topics.items(), chosen, strict=False)},
+            images={
+                key: Picture(topic, item.msg, self.views[key], self._infos.get(key))
+                for (key, topic), item in zip(self._topics.items(), chosen, strict=False)
+            },
             effort=self._map.effort(values),
         )
 
@@ -189,16 +221,9 @@ def _source(topic: str, item: Received) -> Source:
     )
 
 
-def _image_problem(msg: Any) -> str:
+def _image_problem(msg: Any, depth_range_m: tuple[float, ...]) -> str:
     try:
-        check_message(msg)
+        check_message(msg, depth_range_m)
     except ValueError as error:
         return f"cannot be used: {error}"
     return ""
-
-
-def _decode(topic: str, msg: Any) -> NDArray[np.uint8]:
-    try:
-        return message_to_rgb(msg)
-    except ValueError as error:
-        raise ValueError(f"{topic} cannot be used: {error}") from error

@@ -166,6 +166,16 @@ def _contradictions(settings: Settings) -> Iterator[Problem]:
     for key, camera in settings.cameras.by_key.items():
         if not camera.topic:
             yield Problem(f"cameras.{key}.topic", "", "a topic name", f"set it to the topic of the camera {key!r}")
+        if camera.crop and (len(camera.crop) != 4 or 0 in camera.crop[2:]):
+            fix = "give four numbers, or none"
+            yield Problem(f"cameras.{key}.crop", list(camera.crop), "x, y, width, height with sizes above 0", fix)
+        if camera.depth_range_m and (
+            len(camera.depth_range_m) != 2 or camera.depth_range_m[0] >= camera.depth_range_m[1]
+        ):
+            fix = "give two numbers, or none"
+            yield Problem(
+                f"cameras.{key}.depth_range_m", list(camera.depth_range_m), "near and far, in this order", fix
+            )
     lower, upper = settings.limits.position_lower, settings.limits.position_upper
     if len(lower) == len(upper) and any(low >= high for low, high in zip(lower, upper, strict=True)):
         allowed = f"values below limits.position_upper {list(upper)}"

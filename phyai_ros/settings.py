@@ -110,6 +110,9 @@ class Camera(Group):
     crop: tuple[Pixel, ...] = entry(
         (), "Part of the turned image that the policy sees: x, y, width, height; empty: all of it", "pixels"
     )
+    depth_range_m: tuple[Positive, ...] = entry(
+        (), "For depth images (16UC1, 32FC1, compressedDepth): near and far, shown as black and white", "m"
+    )
     resize: Literal["policy", "stretch", "pad", "fill"] = entry(
         "policy",
         "How the policy's image size is reached. policy: by the policy itself; stretch: both sides separately; "

@@ -67,7 +67,8 @@ def test_the_table_covers_what_is_promised():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"encoding": "yuv422"}, "'yuv422' is not supported; supported: rgb8, bgr8"),
+        ({"encoding": "nv24"}, "'nv24' is not supported; supported: rgb8, bgr8"),
+        ({"encoding": "yuyv"}, "yuyv cannot have 5 x 6 pixels: odd sizes"),
         ({"step": 14}, "step 14 is shorter than a row of 5 rgb8 pixels"),
         ({"data": bytes(89)}, "89 bytes, less than step 15 x height 6 = 90"),
         ({"height": 0}, "empty"),
@@ -126,13 +127,13 @@ def test_an_encoding_that_only_cv_bridge_knows_goes_there(monkeypatch):
         def imgmsg_to_cv2(self, msg, encoding):
             return (msg.encoding, encoding)
 
-    message = make_message("yuv422", SAME_PICTURE["rgba8"])
+    message = make_message("nv24", SAME_PICTURE["rgba8"])
     monkeypatch.setattr(image_bridge, "CvBridge", None)
-    with pytest.raises(ValueError, match="'yuv422' is not supported"):
+    with pytest.raises(ValueError, match="'nv24' is not supported"):
         image_bridge.check_message(message)
     monkeypatch.setattr(image_bridge, "CvBridge", FakeBridge)
     image_bridge.check_message(message)
-    assert image_bridge.message_to_rgb(message) == ("yuv422", "rgb8")
+    assert image_bridge.message_to_rgb(message) == ("nv24", "rgb8")
 
 
 @pytest.mark.skipif(

@@ -310,9 +310,9 @@ def test_a_broken_message_is_not_used_even_where_its_stamp_fits_best():
 def test_an_image_that_cannot_be_decoded_is_named_before_inference():
     rig = Rig()
     rig.joints(0)
-    rig.image(0, encoding="yuv422_yuy2")
+    rig.image(0, encoding="yuv444")
     reason, text = rig.fault(0)
-    assert reason is Reason.INPUT_INVALID and "camera/front" in text and "'yuv422_yuy2' is not supported" in text
+    assert reason is Reason.INPUT_INVALID and "camera/front" in text and "'yuv444' is not supported" in text
 
 
 def test_a_broken_file_is_named_when_it_is_decoded():

@@ -35,4 +35,3 @@ def test_smooth_and_on_time_at_any_delay(family, delay):
     lag = np.sqrt(np.mean((references - ideal)[settled] ** 2))
     assert lag < 0.005
     assert len(rig.messages) <= 120 / 8 + 3  # a trajectory per chunk, not one per tick
-

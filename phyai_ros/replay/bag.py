@@ -114,15 +114,20 @@ class Bag:
         if not connections:
             return
         records = self._reader.messages(connections)
+        read, expected = 0, sum(connection.msgcount for connection in connections)
         while True:
             with _damage_as_sentence(self.path):
                 record = next(records, None)
             if record is None:
-                return
+                break
+            read += 1
             connection, log_ns, raw = record
             with _damage_as_sentence(self.path):
                 msg = self._types.decode(connection, raw)
             yield BagMessage(self._name(connection), connection.msgtype, log_ns, msg)
+        if read < expected:  # a parser that skips what it does not understand would hide the damage
+            lost = f"{read} of {expected} messages are there"
+            raise ValueError(f"{self.path} is damaged: {lost}. {_advise(self.path, lost)}")
 
     def _name(self, connection: Connection) -> str:
         return self._renamed.get(connection.topic, connection.topic)

@@ -15,6 +15,7 @@ from phyai_ros.settings import Limits
 
 QUIET = {Reason.DISABLED, Reason.INACTIVE, Reason.SYNC_WAIT}  # asked for, or part of the mode
 STARTING = {Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET}  # a moment of each is how every start looks
+NOT_YET = {Reason.INPUT_MISSING, Reason.INPUT_STALE}  # before the robot has ever moved
 LONG_WAIT_S = 1.0
 LATE_LAG_S = 0.1
 POLICY = "policy"  # stands for a topic in findings that concern none
@@ -45,11 +46,11 @@ def _judge_stretches(log: ActionLog, findings: Findings) -> None:
             continue
         time_s, lasted_s = log.since_start_s(line.stamp_ns), count * log.dt_s
         text = f"{_verb(line)} for {lasted_s:.2f} s: {line.text}"
-        if line.action is Action.NONE or line.reason in STARTING:
-            if lasted_s > LONG_WAIT_S:
-                findings.add(time_s, "note", POLICY, line.reason.value, text)
-        else:
-            findings.add(time_s, "warning", POLICY, f"{line.action.value}_{line.reason.value}", text)
+        kind = f"{line.action.value}_{line.reason.value}"
+        if line.reason not in STARTING and (line.action is not Action.NONE or line.reason not in NOT_YET):
+            findings.add(time_s, "warning", POLICY, kind, text)
+        elif lasted_s > LONG_WAIT_S:
+            findings.add(time_s, "note", POLICY, kind, text)
 
 
 def _verb(line: TickLine) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ADAPTERS = {
     "act": "phyai_adapters.act:Act",
+    "diffusion": "phyai_adapters.diffusion:Diffusion",
     "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
     "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",
     "flow_tiny_relative": "phyai_adapters.flow_tiny_relative:FlowTinyRelative",

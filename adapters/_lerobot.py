@@ -53,6 +53,7 @@ KINDS = {
     "pi0": Keys(),
     "pi05": Keys(),
     "smolvla": Keys(denoise_steps="num_steps", image_size="resize_imgs_with_padding"),
+    "diffusion": Keys(horizon="horizon", denoise_steps=None, image_size=None, prompt=False, periods=False),
     "act": Keys(denoise_steps=None, image_size=None, prompt=False, periods=False),
 }
 

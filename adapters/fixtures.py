@@ -39,8 +39,8 @@ def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: to
         inputs = read(recorded)
     except KeyError as error:
         raise ValueError(f"--io: inputs.safetensors has no {error}, which {adapter.spec.name} needs") from None
-    shape = (len(next(iter(inputs.values()))), adapter.spec.action_horizon, adapter.spec.latent_dim)
-    noise = recorded.get("noise", torch.zeros(shape))
+    batch = len(next(iter(inputs.values())))
+    noise = recorded.get("noise", torch.zeros(batch, *adapter.spec.noise_shape))
     on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
     for stage in follow(on_device, noise.to(device)):
         yield stage

@@ -68,7 +68,8 @@ class Adapter(ABC):
     def predict(self, prefix: Any, noise: Tensor) -> Tensor:
         """The latents [B, H, A'] float32 at once, under the same conditions as denoise_step.
 
-        For policies with spec.num_denoise_steps 0. Those that draw samples use the noise, the others ignore it.
+        For policies with spec.num_denoise_steps 0. Those that draw samples use the noise [B, *spec.noise_shape], the
+        others ignore it.
         """
         raise NotImplementedError(f"{self.spec.name} declares no denoise steps, and not how to predict without")
 

@@ -97,7 +97,7 @@ def make_cases(spec: PolicySpec, prompts: Sequence[str], batch_sizes: Sequence[i
 
 def noise_for(spec: PolicySpec) -> np.ndarray:
     """Standard normal, [H, A'], always the same."""
-    return np.random.default_rng(0).standard_normal((spec.action_horizon, spec.latent_dim), dtype=np.float32)
+    return np.random.default_rng(0).standard_normal(spec.noise_shape, dtype=np.float32)
 
 
 def random_observation(spec: PolicySpec, prompt: str, seed: int) -> Observation:

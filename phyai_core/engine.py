@@ -112,7 +112,7 @@ class Engine:
         return self.runner.batch_sizes
 
     def preprocess(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> PreparedRequest:
-        """Check and convert a request; from any thread. `noise` is standard normal, [H, A'].
+        """Check and convert a request; from any thread. `noise` is standard normal, of spec.noise_shape.
 
         Raises what the adapter raises: ValueError for an observation that does not fit the spec.
         """
@@ -127,7 +127,7 @@ class Engine:
         return [self._finish(*pair, stages_s) for pair in zip(requests, latents, strict=True)]
 
     def infer(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> EngineResult:
-        """One chunk from `obs`, conditioned as `tables` say, starting from standard normal noise [H, A'] float32.
+        """One chunk from `obs`, conditioned as `tables` say, starting from standard normal noise float32.
 
         Raises what the adapter raises. The result may be non-finite: whoever executes it checks.
         """
@@ -169,7 +169,7 @@ def plain_tables(spec: PolicySpec) -> RtcTables:
 
 def blank_request(spec: PolicySpec) -> tuple[Observation, RtcTables, FloatArray]:
     """Arguments of `infer` that ask for nothing in particular."""
-    return blank_observation(spec), plain_tables(spec), np.zeros((spec.action_horizon, spec.latent_dim), np.float32)
+    return blank_observation(spec), plain_tables(spec), np.zeros(spec.noise_shape, np.float32)
 
 
 class _Counter:

@@ -15,10 +15,10 @@ from phyai_core.types import ActionChunk, FloatArray, InferenceRequest, Observat
 NS_PER_S = 1_000_000_000
 
 
-def seeded_noise(seed: int, seq: int, horizon: int, latent_dim: int) -> FloatArray:
-    """Standard normal noise [H, A'] that depends on (seed, seq) only, so that a run can be repeated chunk by chunk."""
+def seeded_noise(seed: int, seq: int, rows: int, latent_dim: int) -> FloatArray:
+    """Standard normal noise [rows, A'] that depends on (seed, seq) only, so that a run can be repeated."""
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, seq])))
-    return generator.standard_normal((horizon, latent_dim), dtype=np.float32)
+    return generator.standard_normal((rows, latent_dim), dtype=np.float32)
 
 
 class PolicyInference:
@@ -57,7 +57,7 @@ class PolicyInference:
         obs = self._decode(request.obs)
         stages_s = {"decode": (time.perf_counter_ns() - started_ns) * 1e-9}
         spec = self.engine.spec
-        noise = seeded_noise(self.seed, request.seq, spec.action_horizon, spec.latent_dim)
+        noise = seeded_noise(self.seed, request.seq, *spec.noise_shape)
         tables = tables_for(self.rtc, spec, request.leftover)
         result = self.engine.infer(obs, tables, noise)
         stages_s.update(result.stages_s)

@@ -92,7 +92,7 @@ class Runner:
         """Its buffers hold the example, so that what warms up and is captured are plausible numbers."""
         spec, example = self._adapter.spec, _with_prompt(self._example, length)
         slot = Slot(self._adapter, self._device, example, batch, self._guidance)
-        noise = torch.zeros(spec.action_horizon, spec.latent_dim)
+        noise = torch.zeros(spec.noise_shape)
         slot.stage([Job(example, tables_for(RtcConfig("none"), spec, None), noise)])
         return slot
 

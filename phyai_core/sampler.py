@@ -27,7 +27,7 @@ PREFIX = "sampler."
 class Conditioning(NamedTuple):
     """Where B chunks start from and what ties them to the last ones: arrays on the host, tensors on the device."""
 
-    noise: Any  # [B, H, A'] standard normal
+    noise: Any  # [B, H, A'] standard normal; as many rows as a prediction draws on
     leftover: Any  # [B, H, A'], Y
     starts: Any  # bool [B, H, A']: starts from Y, not from noise
     columns: Any  # bool [B, 1, A']: the dims that abc and Y apply to; the others take plain Euler steps
@@ -51,7 +51,7 @@ def conditioning_fields(spec: PolicySpec, batch: int) -> dict[str, Field]:
     steps, horizon, width = spec.num_denoise_steps, spec.action_horizon, spec.latent_dim
     float32 = np.dtype(np.float32)
     fields = Conditioning(
-        noise=Field((batch, horizon, width), float32),
+        noise=Field((batch, *spec.noise_shape), float32),
         leftover=Field((batch, horizon, width), float32),
         starts=Field((batch, horizon, width), np.dtype(bool)),
         columns=Field((batch, 1, width), np.dtype(bool)),
@@ -64,10 +64,11 @@ def conditioning_fields(spec: PolicySpec, batch: int) -> dict[str, Field]:
 
 
 def write_conditioning(arrays: Conditioning, row: int, tables: RtcTables, noise: FloatArray | Tensor) -> None:
-    """Fill batch entry `row` of the host arrays with one request: its tables and its noise [H, A']."""
+    """Fill batch entry `row` of the host arrays with one request: its tables and its noise."""
     steps, _, horizon, _ = arrays.abc.shape
     assert tables.abc.shape == (steps, horizon, 3), tables.abc.shape
-    assert tables.prefix.shape == noise.shape == arrays.noise.shape[1:], (tables.prefix.shape, noise.shape)
+    assert tables.prefix.shape == arrays.leftover.shape[1:], tables.prefix.shape
+    assert noise.shape == arrays.noise.shape[1:], noise.shape
     arrays.noise[row] = noise
     arrays.leftover[row] = tables.prefix
     arrays.starts[row] = (np.arange(horizon)[:, None] < tables.start_rows) & tables.columns

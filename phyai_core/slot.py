@@ -31,7 +31,7 @@ class Job(NamedTuple):
 
     inputs: Mapping[str, Tensor]  # CPU tensors with B = 1, from the adapter's preprocess
     tables: RtcTables
-    noise: FloatArray | Tensor  # [H, A']
+    noise: FloatArray | Tensor  # of spec.noise_shape
 
 
 class Slot:
@@ -53,7 +53,7 @@ class Slot:
         inputs = {name: Field((batch, *field.shape[1:]), field.dtype) for name, field in self._fields.items()}
         self._staging = Staging({**inputs, **conditioning_fields(adapter.spec, batch)}, device)
         self._given = Conditioning.pick(self._staging.host)
-        self._latents = torch.zeros(self._given.noise.shape, pin_memory=device.type == "cuda")
+        self._latents = torch.zeros(self._given.leftover.shape, pin_memory=device.type == "cuda")
         self._clock = DeviceStageClock() if device.type == "cuda" else HostStageClock()
         device_inputs = {name: self._staging.device[name] for name in inputs}
         given = Conditioning.pick(self._staging.device)

@@ -55,6 +55,13 @@ class PolicySpec:
     branches: int = 1  # 2 with classifier-free guidance
     rtc_modes: tuple[str, ...] = ("none",)
     rtc_max_delay: int = 0  # ticks; > 0 for checkpoints trained for RTC
+    observation_steps: int = 1  # observations it looks at, dt apart, the newest included
+    noise_rows: int = 0  # rows of standard normal noise that a prediction draws on; 0: H
+
+    @property
+    def noise_shape(self) -> tuple[int, int]:
+        """Of the noise that one chunk starts from, [rows, A']."""
+        return (self.noise_rows or self.action_horizon, self.latent_dim)
 
     @property
     def action_dim(self) -> int:
@@ -87,6 +94,7 @@ class Observation:
     last_command: FloatArray  # [A], the row emitted last (or the measured pose before the first)
     prompt: str = ""
     sources: tuple[Source, ...] = ()
+    history: tuple[Observation, ...] = ()  # of the ticks before, oldest first; fewer than asked for after a reset
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from phyai_core.rtc import RtcTables
 from phyai_core.shared_ring import Layout
 from phyai_core.types import FloatArray, Observation, PolicySpec
 
-IMAGE, TABLES = "image.", "tables."
+IMAGE, TABLES, PAST = "image.", "tables.", "past."
 SLOTS = 3  # blocks of each ring: nothing is written over what the other side may still be reading
 
 
@@ -85,9 +85,18 @@ class Failed:
 
 def request_arrays(obs: Observation, tables: RtcTables, noise: FloatArray) -> dict[str, NDArray]:
     """Every array of one request, by name."""
-    images = {IMAGE + key: image for key, image in obs.images.items()}
+    past = {
+        f"{PAST}{index}.{name}": array
+        for index, before in enumerate(obs.history)
+        for name, array in _observation_arrays(before).items()
+    }
     own = {TABLES + name: value for name, value in vars(tables).items() if isinstance(value, np.ndarray)}
-    return {**images, **own, "state": obs.state, "last_command": obs.last_command, "noise": noise}
+    return {**_observation_arrays(obs), **past, **own, "noise": noise}
+
+
+def _observation_arrays(obs: Observation) -> dict[str, NDArray]:
+    images = {IMAGE + key: image for key, image in obs.images.items()}
+    return {**images, "state": obs.state, "last_command": obs.last_command}
 
 
 def request_numbers(tables: RtcTables) -> dict[str, int]:
@@ -96,10 +105,16 @@ def request_numbers(tables: RtcTables) -> dict[str, int]:
 
 
 def read_request(message: Infer, arrays: Mapping[str, NDArray]) -> tuple[Observation, RtcTables, FloatArray]:
-    """The request in its block. What the child does not need (sources) did not cross."""
-    images, tables = _under(IMAGE, arrays), _under(TABLES, arrays)
-    obs = Observation(message.stamp_ns, images, arrays["state"], arrays["last_command"], message.prompt)
+    """The request in its block. What the child does not need (sources, stamps of the history) did not cross."""
+    tables, history = _under(TABLES, arrays), []
+    while past := _under(f"{PAST}{len(history)}.", arrays):
+        history.append(_observation(past, 0, message.prompt))
+    obs = replace(_observation(arrays, message.stamp_ns, message.prompt), history=tuple(history))
     return obs, RtcTables(**tables, **message.numbers), arrays["noise"]
+
+
+def _observation(arrays: Mapping[str, NDArray], stamp_ns: int, prompt: str) -> Observation:
+    return Observation(stamp_ns, _under(IMAGE, arrays), arrays["state"], arrays["last_command"], prompt)
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

@@ -119,7 +119,7 @@ def count_work(adapter: Adapter, inputs: Mapping[str, Tensor], dtype: torch.dtyp
             adapter.denoise_step(prefix, latents, flow_time)
             stages["denoise"] = counter.take().times(spec.num_denoise_steps)
         else:
-            adapter.predict(prefix, latents)
+            adapter.predict(prefix, torch.zeros(batch, *spec.noise_shape, device=device))
             stages["denoise"] = counter.take()
         if hook:
             hook.remove()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,13 @@ class InputSet:
     sources: tuple[Source, ...]
     images: Mapping[str, Picture] = field(repr=False)  # by camera key
     effort: FloatArray | None = None  # [A] measured, where someone asked for it
+    history: tuple[InputSet, ...] = field(default=(), repr=False)  # of the ticks before, see Observation
 
     def decode(self) -> Observation:
         """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
         images = {key: picture.decode() for key, picture in self.images.items()}
-        return Observation(self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources)
+        past = tuple(before.decode() for before in self.history)
+        return Observation(self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources, past)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Mailbox:
         self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
         self._lock = threading.Lock()
         self._tick, self._newer_than_ns = 0, -1
+        self._past: deque[InputSet] = deque(maxlen=spec.observation_steps - 1)
         self.prompt = settings.prompt
         self.received = dict.fromkeys([*self._topics.values(), rules.joint_states_topic], 0)  # messages per topic
         self.clocks = InputClocks(self.received)
@@ -151,6 +155,17 @@ class Mailbox:
         `last_command` [A] is the row emitted last; None before the first, when the measured pose stands for it.
         """
         self._tick = tick
+        sample = self._choose(now_ros_ns, last_command)
+        if not self._past.maxlen:
+            return sample
+        if sample.obs is None:
+            self._past.clear()  # what comes after a gap is more than a tick away from what came before
+            return sample
+        history = tuple(before for before in self._past if before.stamp_ns > self._newer_than_ns)
+        self._past.append(sample.obs)
+        return replace(sample, obs=replace(sample.obs, history=history))
+
+    def _choose(self, now_ros_ns: int, last_command: FloatArray | None) -> Sample:
         feeds, fault = self._look(now_ros_ns)
         ages = self._ages(feeds, now_ros_ns)
         if fault:

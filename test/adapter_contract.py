@@ -47,8 +47,7 @@ class AdapterContract(ABC):
         """A valid observation; different for different seeds."""
 
     def noise(self, adapter: Adapter, batch: int = 1, seed: int = 0) -> Tensor:
-        shape = (batch, adapter.spec.action_horizon, adapter.spec.latent_dim)
-        return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return torch.randn((batch, *adapter.spec.noise_shape), generator=torch.Generator().manual_seed(seed))
 
     def run(self, adapter: Adapter, seed: int, noise: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -119,7 +118,7 @@ class AdapterContract(ABC):
         spec, engine = adapter.spec, Engine(adapter, torch.device("cpu"), batch_sizes=(1, 4))
         modes = ("none", *(mode for mode in ("identity", "ramp") if mode in spec.rtc_modes))
         noise = self.noise(adapter, batch=len(modes)).numpy()
-        rows = noise[0, : spec.action_horizon // 2]
+        rows = np.ones((spec.action_horizon // 2, spec.latent_dim), np.float32)
         leftover = Leftover(rows, rows[:, : spec.action_dim], delay=2, execution_horizon=spec.action_horizon // 2)
         requests = [
             (self.make_observation(seed), tables_for(RtcConfig(mode), spec, leftover if seed else None), noise[seed])

@@ -79,8 +79,9 @@ class CameraPolicyTests(AdapterContract):
         actions, expected = recorded["post.in.action"][0].numpy(), recorded["post.out.action"][0].numpy()
         obs = self.make_observation(0)
         np.testing.assert_allclose(adapter.postprocess(actions, obs), expected, atol=1e-5)
-        back = adapter.encode_actions(expected, obs)
-        np.testing.assert_allclose(back[:, : adapter.spec.action_dim], actions, atol=1e-4)
+        back = adapter.encode_actions(expected, obs)[:, : adapter.spec.action_dim]
+        moved = np.ptp(expected, axis=0) > 1e-3  # a range recorded as zero cannot be undone
+        np.testing.assert_allclose(back[:, moved], actions[:, moved], atol=1e-4)
 
     def test_the_kind_is_told_from_the_files(self, folder):
         assert detect_adapter(folder) == self.kind

@@ -30,7 +30,7 @@ def chunk(adapter, **more):
 
 @pytest.mark.filterwarnings("ignore:prompt. cut")
 class TestSmolVla(CameraPolicyTests):
-    kind, stages = "smolvla", 47
+    kind, stages = "smolvla", 49
 
     def test_velocity_at_recorded_latents_is_within_1e_5(self, adapter):
         recorded = tensors("smolvla", "intermediates")

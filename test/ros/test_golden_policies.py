@@ -16,7 +16,7 @@ from phyai_adapters import load_adapter
 from ros.policy_rig import PolicyRig
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
-MODES = {"act": "ensemble"}
+MODES = {"act": "ensemble", "diffusion": "blend"}
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "diffusion", "smolvla"])
 def test_drives_a_robot(kind):
     spec = load_adapter(kind, MODELS / kind, torch.device("cpu")).spec
     cameras = {f"cameras.{camera.key}.topic": f"camera/{camera.key}/image_raw" for camera in spec.cameras}

@@ -28,6 +28,7 @@ from phyai_ros.chunk_guard import ChunkGuard
 from phyai_ros.joint_units import ConvertedInference, JointUnits
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.limit_sources import resolve_limits
+from phyai_ros.log_guard import keep_logging
 from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.output_assembly import open_output
 from phyai_ros.outputs.base import Output
@@ -61,7 +62,8 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     torch.set_num_threads(settings.inference.threads)
     log(f"loading policy: {settings.inference.adapter} on {device}")
     checkpoint = Path(settings.inference.checkpoint) if settings.inference.checkpoint else None
-    adapter = load_adapter(settings.inference.adapter, checkpoint, device)
+    with keep_logging():
+        adapter = load_adapter(settings.inference.adapter, checkpoint, device)
     settings = check_against_spec(settings, adapter.spec)
     adapter.spec = replace(adapter.spec, num_denoise_steps=settings.inference.num_denoise_steps)
     mode = settings.rtc.mode
@@ -158,6 +160,6 @@ def build_output(node: Node, policy: LoadedPolicy) -> Output:
     return open_output(node, policy.settings, policy.spec)
 
 
-def make_output(policy: LoadedPolicy, publish: Callable[[Any], None]) -> Output:
-    """The output, sending its messages through `publish`."""
-    return output_assembly.make_output(policy.settings, policy.spec, publish)
+def make_output(policy: LoadedPolicy, publish: Callable[[str, Any], None]) -> Output:
+    """The output without a node, sending its messages through `publish(topic, message)`."""
+    return output_assembly.make_output_by_topic(policy.settings, policy.spec, publish)

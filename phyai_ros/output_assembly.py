@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +39,13 @@ class _Listener:
 
 
 def make_output(settings: Settings, spec: PolicySpec, publish: Callable[[Any], None]) -> Output:
-    """The output, sending every message through `publish`; for replays and tests."""
+    """The output, sending every message through `publish`; for tests."""
     return _assemble(settings, spec, lambda kind, topic: _Listener(publish))
+
+
+def make_output_by_topic(settings: Settings, spec: PolicySpec, publish: Callable[[str, Any], None]) -> Output:
+    """The output, sending every message through `publish(topic, message)`; for replays."""
+    return _assemble(settings, spec, lambda kind, topic: _Listener(partial(publish, topic)))
 
 
 def open_output(node: Node, settings: Settings, spec: PolicySpec) -> Output:

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phyai_core.types import Fault, Reason
-from phyai_ros.endpoints import create_publisher
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -49,6 +48,8 @@ class TopicChannel:
     """A publisher. Nothing comes back."""
 
     def __init__(self, node: Node, kind: type, topic: str) -> None:
+        from phyai_ros.endpoints import create_publisher
+
         self._node, self._publisher = node, create_publisher(node, kind, topic)
         self.send: Callable[[Any], None] = self._publisher.publish
 

@@ -27,15 +27,15 @@ from phyai_ros.supervision import Rules
 
 REST_LIMIT_S = 5.0  # after the last message, so long at most until the robot rests
 
-OnMessage = Callable[[int, Any], None]
+OnMessage = Callable[[int, str, Any], None]
 
 
 class Driver:
     """One replay of one policy. Give it messages in order with `run`; the results are `log` and `inferences`.
 
-    `latency` is logical, as is `first_latency_s`, which makes the first delay forecast. `on_message(stamp_ns, msg)`
-    hears what the output publishes. `enabled`: there is no ~/enable in the bag, so it counts as given. `ticks` says
-    when ticks are due; from the start of the bag on where it is left out.
+    `latency` is logical, as is `first_latency_s`, which makes the first delay forecast. `on_message(stamp_ns, topic,
+    message)` hears what the output sends. `enabled`: there is no ~/enable in the bag, so it counts as given. `ticks`
+    says when ticks are due; from the start of the bag on where it is left out.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Driver:
         start_ns: int,
         latency: Latency,
         first_latency_s: float,
-        on_message: OnMessage = lambda stamp_ns, message: None,
+        on_message: OnMessage = lambda stamp_ns, topic, message: None,
         enabled: bool = False,
         ticks: UniformTicks | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class Driver:
         self.executor = build_executor(policy, self.clock.now_ns, motion)
         self.mailbox = Mailbox(settings, spec, self.clock.now_ns, steady_now_ns=self.clock.now_ns)
         self._inference = LogicalInference(self.executor, self.clock, latency, self.inferences.append)
-        self._output = make_output(policy, lambda message: on_message(self.clock.ns, message))
+        self._output = make_output(policy, lambda topic, message: on_message(self.clock.ns, topic, message))
         self.pipeline = Pipeline(
             self.executor,
             self.mailbox,

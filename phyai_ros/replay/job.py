@@ -126,7 +126,7 @@ class Runner:
         return Replay(bag, policy, self._job.node, self._job.compare_topic, self._job.gripper_joints)
 
     def _open_output(self, policy: LoadedPolicy) -> OutputBag:
-        return OutputBag(self._job.output_bag, policy.spec, self._job.node, policy.settings.output.topic)
+        return OutputBag(self._job.output_bag, policy.spec, self._job.node)
 
     def _counter(self, total: int) -> OnProgress:
         done = 0

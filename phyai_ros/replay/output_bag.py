@@ -19,13 +19,12 @@ class OutputBag:
     """Writes what a replay would have published, under /replay; use as a context manager. The classes of the messages
     are those of the node itself."""
 
-    def __init__(self, path: Path, spec: PolicySpec, node: NodeName, output_topic: str) -> None:
+    def __init__(self, path: Path, spec: PolicySpec, node: NodeName) -> None:
         from phyai_ros import messages
 
         self._messages = messages
         self._writer = BagWriter(path)
         self._spec, self._node = spec, node
-        self._output_topic = node.resolve(output_topic)
         self._names: list[str] = []
 
     def __enter__(self) -> OutputBag:
@@ -40,9 +39,9 @@ class OutputBag:
         driver.on_command = self._write_command
         driver.on_chunk = self._write_chunk
 
-    def write_output(self, stamp_ns: int, message: Any) -> None:
-        """What the output publishes."""
-        self._write(self._output_topic, stamp_ns, message)
+    def write_output(self, stamp_ns: int, topic: str, message: Any) -> None:
+        """What an output sends; of the goal of an action its trajectory."""
+        self._write(self._node.resolve(topic), stamp_ns, getattr(message, "trajectory", message))
 
     def _write_command(self, command: Command, stamp_ns: int) -> None:
         message = self._messages.to_command_message(command.row, self._names, stamp_ns)

@@ -88,7 +88,7 @@ class Replay:
         self,
         scenario: Scenario,
         on_progress: OnProgress = lambda count: None,
-        on_message: OnMessage = lambda stamp_ns, message: None,
+        on_message: OnMessage = lambda stamp_ns, topic, message: None,
         listen: Callable[[Driver], None] = lambda driver: None,
         watch: Callable[[BagMessage], None] = lambda message: None,
     ) -> ReplayResult:

@@ -12,15 +12,18 @@ from torch import Tensor
 
 from phyai_kernels.expert_attention_hopper import expert_attention_hopper, split_count
 from phyai_kernels.expert_loop import ExpertLoop, LoopInputs
+from phyai_kernels.expert_qkv import EXPERT_QKV
 from phyai_kernels.expert_qkv_hopper import expert_qkv_hopper
 from phyai_kernels.expert_weights import ExpertWeights
 from phyai_kernels.gated_mlp_hopper import gated_mlp_hopper
 from phyai_kernels.gated_projection_hopper import gated_projection_hopper
 from phyai_kernels.hopper import describe, refuse
+from phyai_kernels.op import chains
 from phyai_kernels.skinny import NormInput
 
 KEY_TILE = 64
 MAX_SPLITS = 32
+PROCESSORS = 128  # thread blocks of a down projection: 16 column tiles, 8 splits
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,35 @@ class HopperPlan:
 
 def refuse_hopper(weights: ExpertWeights, inputs: LoopInputs) -> str | None:
     """Why `HopperExpertLoop` cannot run these, or None."""
-    robots, rows, width = inputs.keys.shape[1], inputs.states.shape[1], weights.entry.shape[0]
+    robots, rows, device = inputs.keys.shape[1], inputs.states.shape[1], weights.qkv.device
     if robots != 1 or rows > KEY_TILE:
         return f"takes one robot and at most {KEY_TILE} chunk rows, not {robots} robots and {rows // robots} rows"
     if weights.qkv.dtype != torch.bfloat16:
         return f"needs bfloat16 weights, not {weights.qkv.dtype}"
-    if width % 512 or weights.out.shape[2] % 512 or weights.down.shape[2] % 1024 or weights.head_dim != 256:
-        return f"needs widths that are multiples of 512 and heads of 256, not {width} and {weights.head_dim}"
+    sizes = (weights.entry.shape[0], weights.out.shape[2], weights.down.shape[2], weights.head_dim)
+    if sizes[0] not in (512, 1024) or sizes[1] not in (1024, 2048) or sizes[2] not in (2048, 4096) or sizes[3] != 256:
+        return f"needs width 512 or 1024, heads of 256 over 1024 or 2048, MLP width 2048 or 4096, not {sizes}"
     if inputs.keys.shape[2] > MAX_SPLITS * KEY_TILE:
         return f"takes at most {MAX_SPLITS * KEY_TILE} keys, not {inputs.keys.shape[2]}"
-    return refuse(weights.qkv.device)
+    return refuse(device) or _refuse_few_processors(device)
+
+
+def _refuse_few_processors(device: torch.device) -> str | None:
+    """Thread blocks that wait for each other must all be resident, one on each multiprocessor."""
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    return None if count >= PROCESSORS else f"needs {PROCESSORS} multiprocessors, not {count}"
+
+
+def make_expert_loop(weights: ExpertWeights, inputs: LoopInputs) -> tuple[ExpertLoop, dict[str, str]]:
+    """The fastest loop that can run these, and for each of hopper, triton, reference why it was taken or not."""
+    device = weights.qkv.device
+    refusals = {"hopper": refuse_hopper(weights, inputs), "triton": EXPERT_QKV.refuse(device), "reference": None}
+    taken = next(name for name, refusal in refusals.items() if refusal is None)
+    reasons = {name: f"refused: {refusal}" if refusal else "not taken: slower" for name, refusal in refusals.items()}
+    reasons[taken] = "taken: first that can run"
+    if taken == "hopper":
+        return HopperExpertLoop(weights, inputs), reasons
+    return ExpertLoop(weights, inputs, taken, pdl=chains(device)), reasons
 
 
 class HopperExpertLoop(ExpertLoop):

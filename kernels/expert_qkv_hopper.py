@@ -122,6 +122,6 @@ def expert_qkv_hopper(
         EPS=EPS,
         BLOCK_N=block,
         CHUNK=chunk,
-        RING=ring,
+        RING=min(ring, operand.shape[1] // chunk),
         launch_pdl=True,
     )

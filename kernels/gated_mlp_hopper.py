@@ -77,6 +77,6 @@ def gated_mlp_hopper(
         EPS=EPS,
         BLOCK_N=block,
         CHUNK=chunk,
-        RING=ring,
+        RING=min(ring, operand.shape[1] // chunk),
         launch_pdl=True,
     )

@@ -18,7 +18,7 @@ try:
 except ImportError:  # Triton has no wheel for some platforms; the references still work there
     triton = tl = gdc_launch_dependents = gdc_wait = None
 
-__all__ = ["Candidate", "Op", "chained", "gdc_launch_dependents", "gdc_wait", "jit", "tl", "triton"]
+__all__ = ["Candidate", "Op", "chained", "chains", "gdc_launch_dependents", "gdc_wait", "jit", "tl", "triton"]
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -32,6 +32,11 @@ def chained(pdl: bool) -> dict[str, bool]:
     Such a kernel reads nothing that its predecessor wrote before gdc_wait. Needs compute capability 9.0.
     """
     return {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
+
+
+def chains(device: torch.device) -> bool:
+    """Whether `device` can start a kernel before its predecessor ends."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,13 @@ class Op:
         kernel = () if self.triton is None else (Candidate("triton", self.triton, _refuse_triton),)
         return (*self.first, *kernel, *self.others, Candidate("reference", self.reference, lambda *_, **__: None))
 
+    def refuse(self, device: torch.device) -> str | None:
+        """Why the Triton kernel cannot run on `device`, or None."""
+        return "it has no Triton kernel" if self.triton is None else _refuse_triton(device)
+
     def available(self, device: torch.device) -> bool:
         """True when the Triton kernel can run on `device`."""
-        return self.triton is not None and _refuse_triton(device) is None
+        return self.refuse(device) is None
 
     def pick(self, device: torch.device) -> Callable[..., Any]:
         """The implementation to use on `device`. Both compute on that device; nothing moves."""

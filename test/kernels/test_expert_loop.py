@@ -10,7 +10,7 @@ from comparison import relative_error
 from expert_model import FULL, RandomExpert, Sizes
 
 from phyai_kernels.expert_loop import ExpertLoop
-from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, refuse_hopper
+from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, make_expert_loop, refuse_hopper
 
 
 def test_the_reference_loop_is_the_formula():
@@ -55,6 +55,16 @@ def test_the_hopper_loop_names_what_it_cannot_take():
     weights = expert.packed()
     assert "float32" in refuse_hopper(weights, expert.inputs(weights, [20], 5, 30))
     assert "2 robots" in refuse_hopper(weights, expert.inputs(weights, [20, 7], 5, 30))
+
+
+def test_a_loop_is_chosen_with_a_reason_for_every_way():
+    expert = RandomExpert(Sizes(), torch.float32, "cpu")
+    weights = expert.packed()
+    inputs = expert.inputs(weights, [20], chunk=5, capacity=30)
+    loop, reasons = make_expert_loop(weights, inputs)
+    assert relative_error(loop.run(), expert.formula(inputs)) < 1e-5
+    assert list(reasons) == ["hopper", "triton", "reference"]
+    assert "float32" in reasons["hopper"] and "cpu" in reasons["triton"] and "taken" in reasons["reference"]
 
 
 def test_the_default_plan_covers_the_checkpoint():

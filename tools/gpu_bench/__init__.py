@@ -1,9 +1,10 @@
 """Sections of tools/gpu_bench_kernels.py: name -> function that checks, times and returns figures."""
 
-from gpu_bench import expert, prefix, roofs
+from gpu_bench import expert, prefix, roofs, rows
 
 SECTIONS = {
     "roofs": roofs.measure,
+    "rows": rows.measure,
     "expert": expert.measure,
     "expert_plans": expert.search_plans,
     "batches": expert.measure_batches,

@@ -4,8 +4,8 @@ The rows are a path through joint space; what may change is how fast it is trave
 the end of period j and s_j = u_{j+1} - u_j <= 1 its speed (1: as planned), s is bounded by each joint's velocity limit
 on the segment under way, by 1 / r overall, and changes in a period by at most `gain` times what the acceleration limits
 allow on that segment. The first pair (r, gain) on a coarse grid, slowest last, whose resampled rows keep every limit is
-taken. Rows outside the position bounds are moved onto
-them before: no way of travelling cures those. Row i is reached at the end of period i. R rows, A joints.
+taken. A stop has to end before the position limits too, wherever it begins. Rows outside the position bounds are moved
+onto them before: no way of travelling cures those. Row i is reached at the end of period i. R rows, A joints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Array = NDArray[np.float64]
 TOLERANCE = 1.01  # rows are float32, and differences of them are divided by dt up to three times
 SLOWDOWNS = (1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0)
 GAINS = (1.0, 0.7, 0.4, 0.2, 0.1)
-DERIVATIVES = ("velocity", "acceleration", "jerk")
+KINDS = ("velocity limit", "acceleration limit", "jerk limit", "room to stop before its position limit")
+ROOM_TOLERANCE = 1e-3  # rad or m
 
 
 @dataclass(frozen=True)
@@ -101,19 +102,27 @@ class Limiter:
                     return self._report(resampled, places, moved, excess, slowdown)
         kind, joint = np.unravel_index(int(excess.argmax()), excess.shape)
         return (
-            f"{self.limits.names[joint]} would go at {excess[kind, joint]:.1f} times its {DERIVATIVES[kind]} limit, "
+            f"{self.limits.names[joint]} would go at {excess[kind, joint]:.1f} times its {KINDS[kind]}, "
             f"more than a slow-down of {self._max_slowdown:g} cures (limits.max_slowdown)"
         )
 
     def _excess(self, rows: Array, before: Sequence[Array]) -> Array:
-        """Largest |velocity|, |acceleration| and |jerk| over their limits [3, A]."""
+        """Largest |velocity|, |acceleration|, |jerk| over their limits, braking distance over the room left [4, A]."""
         past = [before[0]] * (4 - len(before)) + list(before[-4:])  # at rest before what is known
         values = np.vstack([*past, rows])
-        result = np.zeros((3, rows.shape[1]))
+        result = np.zeros((4, rows.shape[1]))
+        result[3] = self._room_needed(rows, before[-1])
         for order, limit in enumerate(self.limits.derivatives):
             values = np.diff(values, axis=0) / self._dt_s
             result[order] = np.abs(values[3 - order :]).max(axis=0, initial=0.0) / limit
         return result
+
+    def _room_needed(self, rows: Array, now: Array) -> Array:
+        """The braking distance at each row over what is left to the position limit ahead, the largest [A]."""
+        velocity = np.diff(np.vstack([now, rows]), axis=0) / self._dt_s
+        braking = velocity**2 / (2 * self.limits.acceleration) + np.abs(velocity) * self._dt_s / 2 - ROOM_TOLERANCE
+        room = np.where(velocity > 0, self.limits.upper - rows, rows - self.limits.lower)
+        return np.max(np.maximum(braking, 0.0) / np.maximum(room, 1e-6), axis=0, initial=0.0)
 
     def _travel(self, rows: Array, before: Sequence[Array], top: float, gain: float) -> Array:
         """Places on the path after each period [R]; -1 is now, 0 the first row."""
@@ -157,7 +166,7 @@ class Limiter:
             if moved[joint] > 0:
                 reasons.append(f"{name} moved by {moved[joint]:.3f} into its position limits")
             if slowdown > 1.0 and excess[kind, joint] > TOLERANCE:
-                reasons.append(f"{name} at {excess[kind, joint]:.2f} times its {DERIVATIVES[kind]} limit")
+                reasons.append(f"{name} at {excess[kind, joint]:.2f} times its {KINDS[kind]}")
             if moved[joint] > 0 or (slowdown > 1.0 and excess[kind, joint] > TOLERANCE):
                 joints.append(joint)
         return Limited(rows, places, slowdown, tuple(joints), tuple(reasons))

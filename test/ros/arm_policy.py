@@ -52,4 +52,4 @@ if __name__ == "__main__":
     # By file name, because this module is __main__ here and not a member of a package.
     sys.modules["arm_policy"] = sys.modules["__main__"]
     phyai_adapters.ADAPTERS["turning"] = "arm_policy:TurningPolicy"
-    sys.exit(main())
+    sys.exit(main(autostart="autostart" in sys.argv))

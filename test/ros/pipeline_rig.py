@@ -111,7 +111,8 @@ class PipelineRig:
             rules=Rules(settings.require_enable, stop.enable_timeout_s, stop.estop_stop == "silence"),
             shadow=[channel] if shadow else (),
         )
-        self.inference = SteppedInference(self.executor, lambda request: delay)
+        self.delay = delay
+        self.inference = SteppedInference(self.executor, lambda request: self.delay)
         self._received = 0
 
     def tick(self, missed: int = 0) -> Command:

@@ -87,7 +87,8 @@ class FakeRobot(Node):
 class PolicyRig:
     """Use as a context manager. `configure`, ... are the node's own transitions. A parameter None is left out."""
 
-    def __init__(self, **parameters) -> None:
+    def __init__(self, node_namespace: str = "", **parameters) -> None:
+        self._namespace = node_namespace
         self.misbehaviour = FakePolicy.misbehaviour = Misbehaviour()
         self._stopping = threading.Event()
         given = {**PARAMETERS, **parameters}
@@ -98,7 +99,7 @@ class PolicyRig:
         self.context = rclpy.Context()
         rclpy.init(context=self.context)
         overrides = [Parameter(name, value=value) for name, value in self._parameters.items()]
-        self.node = PolicyNode(context=self.context, parameter_overrides=overrides)
+        self.node = PolicyNode(context=self.context, namespace=self._namespace, parameter_overrides=overrides)
         self.robot = FakeRobot(self.context)
         self._executors = [make_executor(self.context), SingleThreadedExecutor(context=self.context)]
         self._threads, self._helpers = [], []

@@ -39,8 +39,18 @@ def train(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures")] = None,
     min_success_rate: Annotated[float, typer.Option(min=0, max=1, help="Exit with 1 below this")] = 0.0,
+    bag: Annotated[
+        Path | None, typer.Option(help="Learn from the episodes of this bag instead; needs --params")
+    ] = None,
+    params: Annotated[Path | None, typer.Option(help="With --bag: parameter file that names its topics")] = None,
+    held_out: Annotated[int, typer.Option(min=0, help="With --bag: episodes at its end to judge by")] = 5,
 ) -> None:
     """Record demonstrations, fit the built-in policy, write a checkpoint and test it in closed loop."""
+    if bag is not None:
+        from phyai_ros.cli.train_bag import train_on
+
+        train_on(bag, params, out, held_out, steps, seed, json_file)
+        return
     try:
         from phyai_ros.sim.train import FOR_RTC, QUICK, TESTED_DELAY, TrainConfig
         from phyai_ros.sim.train import train as run_training

@@ -1,0 +1,61 @@
+"""Guards against: a recorded demo that does not hold what a replay needs, and a replay that decides otherwise than the
+live node did on the same messages with the same latencies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phyai_ros.cli.main import run
+from phyai_ros.replay.bag import Bag
+
+CONFIG = str(Path(__file__).parents[2] / "config" / "demo.yaml")
+
+
+@pytest.fixture(scope="module")
+def recording(ros_environment, tmp_path_factory):
+    """One episode of the demo as a bag, by the command itself."""
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "phyai_ros.cli.main", "demo", "--headless", "--episodes", "1"]
+    command += ["--record", str(folder / "demo.mcap"), "--plots", str(folder / "plots")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "demo.mcap"
+
+
+def test_the_recording_holds_inputs_commands_and_chunks(recording):
+    with Bag(recording) as bag:
+        counts = {topic.name: topic.count for topic in bag.topics.values()}
+    assert counts["/camera/front/image_raw"] > 20 and counts["/joint_states"] > 80
+    assert counts["/policy/chunk"] == counts["/policy/timing"] > 2 and counts["/policy/command"] > 20
+
+
+def test_a_replay_commands_what_the_live_node_commanded(recording, tmp_path):
+    json_file = tmp_path / "r.json"
+    arguments = ["replay", str(recording), "--params", CONFIG, "--json", str(json_file)]
+    assert run([*arguments, "--require", "parity.exact==1"]) == 0
+    parity = json.loads(json_file.read_text())["replay"]["parity"]
+    assert parity["both"] == parity["equal"] > 20 and parity["largest"] == 0.0
+
+
+def test_a_recorded_latency_can_be_played_on_with_a_change(recording, tmp_path):
+    json_file = tmp_path / "r.json"
+    arguments = ["replay", str(recording), "--params", CONFIG, "--inject-delay", "0.25", "--json", str(json_file)]
+    assert run(arguments) == 0
+    report = json.loads(json_file.read_text())
+    slower = (
+        report["replay"]["timing"]["l_inference"]["p50"] - report["without_changes"]["timing"]["l_inference"]["p50"]
+    )
+    assert slower == pytest.approx(0.25, abs=0.05)
+    assert report["replay"]["timing"]["x"] < report["without_changes"]["timing"]["x"]
+
+
+def test_latencies_of_a_recording_are_a_trace_for_another_bag(recording, tmp_path):
+    json_file = tmp_path / "r.json"
+    arguments = ["replay", str(recording), "--params", CONFIG, "--latency", "0.02", "--latency-trace", str(recording)]
+    assert run([*arguments, "--json", str(json_file)]) == 0
+    assert "trace demo.mcap" in json.loads(json_file.read_text())["replay"]["scenario"]

@@ -15,6 +15,7 @@ from phyai_adapters._deployment import read_options
 from phyai_adapters._pi import PiAdapter
 from phyai_adapters._processing import MeanStd, Normaliser, Range
 from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig
+from phyai_core.adapter import Adapter
 from phyai_core.types import PolicySpec
 
 META = torch.device("meta")
@@ -29,7 +30,7 @@ class Description:
     layout: str
     spec: PolicySpec
     prompt_tokens: int  # longest prompt; 0: no prompt
-    parameters: int
+    parameters: int  # 0: not told, as of exported networks
     file_bytes: int
     state_range: tuple[str, ...]
     action_range: tuple[str, ...]
@@ -40,20 +41,20 @@ class Description:
 def describe_checkpoint(folder: Path, name: str) -> Description:
     """Read all but the weights. Raises ValueError naming the file or entry that is wrong."""
     adapter, to_do = _load_without_weights(folder, name)
-    network = adapter.network
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    files = [*folder.glob("*.safetensors")]
+    network, contract = getattr(adapter, "network", None), getattr(adapter, "contract", None)
+    parameters = sum(parameter.numel() for parameter in network.parameters()) if network else 0
+    files = [contract.file] if contract else [*folder.glob("*.safetensors")]
     deployment = getattr(adapter, "deployment", None)
     report = getattr(adapter, "report", None)
     return Description(
         adapter=name,
-        layout=deployment.layout if deployment else "phyai_ros",
+        layout=deployment.layout if deployment else "exported" if contract else "phyai_ros",
         spec=adapter.spec,
         prompt_tokens=adapter.prompt_buckets[-1] if adapter.prompt_buckets else 0,
         parameters=parameters,
         file_bytes=sum(file.stat().st_size for file in files),
-        state_range=_ranges(deployment.state) if deployment else _moments(adapter.config, "state"),
-        action_range=_ranges(deployment.action) if deployment else _moments(adapter.config, "action"),
+        state_range=_range_of(adapter, "state"),
+        action_range=_range_of(adapter, "action"),
         unused=report.unused if report else (),
         to_do=tuple(to_do),
     )
@@ -75,6 +76,13 @@ def _load_without_weights(folder: Path, name: str):
                 raise
             options = replace(options, **{option: STAND_INS[option]})
             to_do.append(str(error))
+
+
+def _range_of(adapter: Adapter, name: str) -> tuple[str, ...]:
+    """What model units mean in the state or the action, where the adapter keeps statistics."""
+    if hasattr(adapter, "deployment"):
+        return _ranges(getattr(adapter.deployment, name))
+    return _moments(adapter.config, name) if hasattr(adapter, "config") else ()
 
 
 def _ranges(normaliser: Normaliser) -> tuple[str, ...]:

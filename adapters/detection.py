@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from phyai_adapters import ADAPTERS
+from phyai_adapters._contract import FILE as CONTRACT
 from phyai_core.weights import Checkpoint
 
 ADAPTIVE_NORM = "gemma_expert.model.norm.dense.weight"  # pi0.5 has it where pi0 has a plain norm
@@ -14,6 +15,8 @@ STACK = "paligemma_with_expert."
 
 def detect_adapter(folder: Path) -> str:
     """The name of the adapter. Raises ValueError saying what was looked for when nothing fits."""
+    if (folder / CONTRACT).is_file() or folder.suffix in (".yaml", ".yml"):
+        return "policy_file"
     if not folder.is_dir():
         raise ValueError(f"checkpoint: {folder} is not a folder; give the folder that holds the weights")
     if (folder / "flow_tiny.json").is_file():

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Adapter(ABC):
     """Semantics of one policy in five methods, or four where a chunk is predicted at once.
 
-    An adapter holds weights and constants, never request state.
+    An adapter holds weights and constants, never request state, but for the memory of a recurrent network: it serves
+    one robot, and ends where Observation.epoch changes.
+
     What follows the methods are declarations with defaults: they let a runtime prepare static shapes and keep values.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class PolicyInference:
     def __call__(self, request: InferenceRequest) -> ActionChunk:
         """Raises what `decode` or the adapter raises; the executor turns that into a fault with a reason."""
         started_ns = time.perf_counter_ns()
-        obs = self._decode(request.obs)
+        obs = replace(self._decode(request.obs), epoch=request.epoch)
         stages_s = {"decode": (time.perf_counter_ns() - started_ns) * 1e-9}
         spec = self.engine.spec
         noise = seeded_noise(self.seed, request.seq, *spec.noise_shape)

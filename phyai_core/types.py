@@ -95,6 +95,7 @@ class Observation:
     prompt: str = ""
     sources: tuple[Source, ...] = ()
     history: tuple[Observation, ...] = ()  # of the ticks before, oldest first; fewer than asked for after a reset
+    epoch: int = -1  # of the request; policies that remember forget where it changes
 
 
 @dataclass(frozen=True)

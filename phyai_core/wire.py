@@ -96,7 +96,7 @@ def request_arrays(obs: Observation, tables: RtcTables, noise: FloatArray) -> di
 
 def _observation_arrays(obs: Observation) -> dict[str, NDArray]:
     images = {IMAGE + key: image for key, image in obs.images.items()}
-    return {**images, "state": obs.state, "last_command": obs.last_command}
+    return {**images, "state": obs.state, "last_command": obs.last_command, "epoch": np.array([obs.epoch])}
 
 
 def request_numbers(tables: RtcTables) -> dict[str, int]:
@@ -114,7 +114,8 @@ def read_request(message: Infer, arrays: Mapping[str, NDArray]) -> tuple[Observa
 
 
 def _observation(arrays: Mapping[str, NDArray], stamp_ns: int, prompt: str) -> Observation:
-    return Observation(stamp_ns, _under(IMAGE, arrays), arrays["state"], arrays["last_command"], prompt)
+    images, epoch = _under(IMAGE, arrays), int(arrays["epoch"][0])
+    return Observation(stamp_ns, images, arrays["state"], arrays["last_command"], prompt, epoch=epoch)
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

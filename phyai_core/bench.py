@@ -22,6 +22,7 @@ from phyai_core.remote import RemoteEngine
 from phyai_core.rtc import RtcConfig, RtcTables, build_tables
 from phyai_core.types import Leftover, Observation, PolicySpec
 
+PAUSE_S = 0.02
 BLOCKS = 4  # cases take turns in blocks, so that a drift of the device's clock hits all alike
 DEVICE_STAGES = ("vision", "prefix", "denoise")
 
@@ -173,12 +174,16 @@ def memory_bytes(device: torch.device) -> dict[str, int]:
 
 
 def compare_placements(thread: Engine, process: RemoteEngine, runs: int) -> dict[str, dict[str, float]]:
-    """Wall time of the same inference in both, turn by turn: milliseconds by placement, and of the difference."""
+    """Wall time of the same inference in both, turn by turn: milliseconds by placement, and of the difference.
+
+    Before each there is a pause, as on a robot that launches now and then: neither finds its caches warm.
+    """
     spec = thread.spec
     request = (random_observation(spec, "", 0), plain_tables(spec), noise_for(spec))
     walls: dict[str, list[float]] = {"thread": [], "process": []}
     for _ in range(runs):
         for name, engine in (("thread", thread), ("process", process)):
+            time.sleep(PAUSE_S)
             started = time.perf_counter()
             engine.infer(*request)
             walls[name].append(time.perf_counter() - started)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from multiprocessing.connection import Connection
 
 from phyai_core.child_process import start_heartbeat
 from phyai_core.engine import Engine
+from phyai_core.message_socket import MessageSocket
 from phyai_core.shared_ring import SharedRing
 from phyai_core.wire import (
     SLOTS,
@@ -32,18 +32,18 @@ def main(handles: Handles) -> None:
     """Serve until the parent hangs up. The first message is the recipe of the engine."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent brakes, then ends us
     start_heartbeat(handles.heartbeat)
-    connection = Connection(handles.pipe)
+    connection = MessageSocket.open(handles.pipe)
     try:
         server = _load(connection, handles)
         while server is not None:
-            server.answer(connection.recv())
+            server.answer(connection.receive())
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
 
-def _load(connection: Connection, handles: Handles) -> _Server | None:
+def _load(connection: MessageSocket, handles: Handles) -> _Server | None:
     try:
-        engine = connection.recv().build()
+        engine = connection.receive().build()
     except Exception as error:
         connection.send(describe_failure(error))
         return None
@@ -60,7 +60,7 @@ def describe_failure(error: Exception) -> Failed:
 class _Server:
     """An engine behind a pipe."""
 
-    def __init__(self, engine: Engine, connection: Connection, handles: Handles) -> None:
+    def __init__(self, engine: Engine, connection: MessageSocket, handles: Handles) -> None:
         self._engine, self._connection = engine, connection
         self._requests, self._chunks = SharedRing(SLOTS, handles.requests), SharedRing(SLOTS, handles.chunks)
 

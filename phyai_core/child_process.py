@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 
+from phyai_core.message_socket import MessageSocket
 from phyai_core.packing import Field
 from phyai_core.shared_ring import Layout, SharedRing
 
@@ -34,8 +34,8 @@ class ChildProcess:
     def __init__(self, module: str, shared: Sequence[int], beat_within_s: float) -> None:
         self.loss = ""  # how the child was lost; empty while it is there
         self._beat_within_s = beat_within_s
-        self._pipe, theirs = Pipe()
-        self._readable = select.poll()  # made once: what Connection.poll would make anew for every message
+        self._pipe, theirs = MessageSocket.pair()
+        self._readable = select.poll()
         self._readable.register(self._pipe, select.POLLIN)
         self._heartbeat = SharedRing(1)
         self._heartbeat.lay_out(HEARTBEAT)
@@ -77,7 +77,7 @@ class ChildProcess:
                     self._lose(f"the policy process has shown no sign of life for {silence_s:.1f} s")
                 if time.monotonic() > deadline:
                     self._lose(f"the policy process has not answered within {within_s:g} s")
-            return self._pipe.recv()
+            return self._pipe.receive()
         except (EOFError, OSError):
             return self._lose(f"the policy process {self._ending()}")
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from multiprocessing.connection import Connection
 
 from phyai_core.child_process import start_heartbeat
+from phyai_core.message_socket import MessageSocket
 
 
 def main(pipe: int, heartbeat: int) -> None:
-    connection = Connection(pipe)
-    if connection.recv() == "beat":
+    connection = MessageSocket.open(pipe)
+    if connection.receive() == "beat":
         start_heartbeat(heartbeat)
     connection.send("ready")
     while True:
         try:
-            order, value = connection.recv()
+            order, value = connection.receive()
         except EOFError:
             return
         if order == "exit":

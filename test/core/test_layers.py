@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phyai_core.layers.attention import attend
+from phyai_core.layers.attention import attend, attend_by_products
 from phyai_core.layers.gemma import GemmaLayer, GemmaSizes, Modulation
 from phyai_core.layers.norm import AdaRMSNorm, RMSNorm
 from phyai_core.layers.rotary import Rotary, RotaryTable, rotate
@@ -154,3 +154,12 @@ def test_vision_patches_are_a_strided_convolution_and_blocks_the_usual_encoder()
         {theirs + part: state[ours + part] for theirs, ours in names.items() for part in ("weight", "bias")}
     )
     close(tower(images), tower.norm(reference.eval()(x)), atol=1e-5)
+
+
+def test_attention_by_products_is_the_same_attention():
+    q, k, v = torch.randn(2, 2, 12, 6), torch.randn(2, 2, 9, 6), torch.randn(2, 2, 9, 5)
+    per_key, per_query = torch.rand(2, 1, 1, 9) > 0.3, torch.rand(2, 1, 12, 9) > 0.3
+    for mask in (per_key, per_query):
+        mask[..., 4] = True
+        expected = nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), mask)
+        close(attend_by_products(q, k, v, mask), expected)

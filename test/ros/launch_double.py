@@ -39,6 +39,7 @@ API = {
     "launch.actions": {
         "DeclareLaunchArgument": ("name", "default_value", "description"),
         "EmitEvent": ("event",),
+        "ExecuteProcess": ("cmd", "output", "on_exit"),
         "IncludeLaunchDescription": ("source", "launch_arguments"),
         "OpaqueFunction": ("function",),
         "RegisterEventHandler": ("handler",),
@@ -154,6 +155,10 @@ class Launch:
         node.process = subprocess.Popen(command, env=os.environ | (node.additional_env or {}))
         self.nodes.append(node)
 
+    def visit_ExecuteProcess(self, action) -> None:
+        action.process = subprocess.Popen([self.text(part) for part in action.cmd])
+        self.nodes.append(action)
+
     def visit_LifecycleNode(self, node) -> None:
         self.visit_Node(node)
         topic = f"{node.path}/transition_event"
@@ -163,7 +168,7 @@ class Launch:
     def fire(self, node, event) -> None:
         for handler in self.handlers:
             wanted = ((handler.start_state, event.start_state.label), (handler.goal_state, event.goal_state.label))
-            if handler.target_lifecycle_node is node and all(want in (None, seen) for want, seen in wanted):
+            if handler.target_lifecycle_node in (None, node) and all(want in (None, seen) for want, seen in wanted):
                 for entity in handler.entities:
                     self.visit(entity)
 

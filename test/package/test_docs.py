@@ -75,7 +75,7 @@ def test_make_goals_exist(command):
 def test_launch_files_and_arguments_exist(command):
     words = shlex.split(command)
     if words[1] != "launch":
-        assert words[1] in ("topic", "run", "lifecycle", "param", "service", "bag", "control", "action")
+        assert words[1] in ("topic", "run", "lifecycle", "param", "security", "service", "bag", "control", "action")
         return
     source = (ROOT / "launch" / words[3]).read_text()
     for argument in words[4:]:

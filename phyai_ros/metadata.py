@@ -15,7 +15,7 @@ from phyai_ros.messages import to_time
 from phyai_ros.msg import PolicyMetadata
 from phyai_ros.outputs import load_output
 from phyai_ros.robot_checks import named_outputs
-from phyai_ros.settings import Settings
+from phyai_ros.settings import Output, Settings
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -66,8 +66,13 @@ def make_metadata(settings: Settings, spec: PolicySpec, joint_names: Sequence[st
         camera_widths=[camera.width for camera in spec.cameras],
         joint_states_topic=settings.inputs.joint_states_topic,
         output_types=[output.type for output in outputs],
-        output_topics=[output.topic or load_output(output.type).default_topic for output in outputs],
+        output_topics=[output_topic(output) for output in outputs],
     )
+
+
+def output_topic(output: Output) -> str:
+    """Where an output sends: as set, or the usual topic (or action) of its type."""
+    return output.topic or load_output(output.type).default_topic
 
 
 def hash_settings(settings: Settings) -> str:

@@ -16,6 +16,7 @@ import rclpy
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.signals import SignalHandlerOptions
 
+from phyai_ros.doctor.machine import check_machine
 from phyai_ros.parameter_server import ParameterServer
 from phyai_ros.session import Session
 from phyai_ros.spinning import make_executor, spin_until, stop_on_signals
@@ -60,7 +61,11 @@ class PolicyNode(LifecycleNode):
         self._attempt("stop", self._drop_session)
 
     def _configure(self) -> None:
-        self._session = Session(self, self._parameter_server.read())
+        settings = self._parameter_server.read()
+        self._session = Session(self, settings)
+        for check in check_machine(settings):
+            if check.fix:
+                self.get_logger().warning(f"{check.name}: {check.text}; {check.fix}")
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None

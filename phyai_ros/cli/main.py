@@ -22,6 +22,7 @@ COMMANDS = {
     "dashboard": "phyai_ros.cli.dashboard:dashboard",
     "top": "phyai_ros.cli.top:top",
     "report": "phyai_ros.cli.report:report",
+    "doctor": "phyai_ros.cli.doctor:doctor",
     "replay": "phyai_ros.cli.replay:replay",
     "inspect": "phyai_ros.cli.inspect:inspect",
     "verify": "phyai_ros.cli.verify:verify",

@@ -83,5 +83,7 @@ def test_every_executable_is_installed_and_exists():
     nodes = re.search(r"PHYAI_EXECUTABLES (.*)\)", cmake)[1].split()
     assert {path.name for path in (ROOT / "scripts").iterdir()} == {*nodes, "phyai-ros"}
     for node in nodes:
-        assert "def main(" in (ROOT / "phyai_ros" / f"{node}.py").read_text()
-        assert (ROOT / "scripts" / node).stat().st_mode & 0o111
+        script = ROOT / "scripts" / node
+        module = re.search(r"^from (phyai_ros\.\S+) import main", script.read_text(), re.MULTILINE)[1]
+        assert "def main(" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+        assert script.stat().st_mode & 0o111

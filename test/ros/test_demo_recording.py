@@ -47,11 +47,9 @@ def test_a_recorded_latency_can_be_played_on_with_a_change(recording, tmp_path):
     arguments = ["replay", str(recording), "--params", CONFIG, "--inject-delay", "0.25", "--json", str(json_file)]
     assert run(arguments) == 0
     report = json.loads(json_file.read_text())
-    slower = (
-        report["replay"]["timing"]["l_inference"]["p50"] - report["without_changes"]["timing"]["l_inference"]["p50"]
-    )
-    assert slower == pytest.approx(0.25, abs=0.05)
-    assert report["replay"]["timing"]["x"] < report["without_changes"]["timing"]["x"]
+    changed, before = (report[name]["timing"] for name in ("replay", "without_changes"))
+    assert changed["l_inference"]["p50"] - before["l_inference"]["p50"] == pytest.approx(0.25, abs=0.05)
+    assert changed["x"] < before["x"]
 
 
 def test_latencies_of_a_recording_are_a_trace_for_another_bag(recording, tmp_path):

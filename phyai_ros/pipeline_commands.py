@@ -52,6 +52,11 @@ class PipelineCommands:
                 Reason.NOT_OWNER if fault else Reason.RESET, fault.text if fault else "the controller is ours"
             )
 
+    def stop_for(self, fault: Fault) -> None:
+        """Brake, and stay until someone resets it."""
+        if self.supervision.latch(fault):
+            self._start_over(fault.reason, fault.text)
+
     def take_over(self, live: bool) -> None:
         """Out of shadow mode, or back into it."""
         self._wanted_live = live

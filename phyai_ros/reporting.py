@@ -90,6 +90,13 @@ class Reporter:
         self.last_timing: ControlTiming | None = None
         self._outbox = Outbox(lambda error: node.get_logger().error(f"cannot report a chunk: {error}"))
 
+    def set_warning(self, name: str, text: str) -> None:
+        """A standing remark for the diagnostics; an empty text takes it back."""
+        if text:
+            self.warnings[name] = text
+        else:
+            self.warnings.pop(name, None)
+
     def report_command(self, command: Command, stamp_ns: int) -> None:
         self._command.publish(to_command_message(command.row, self._names, stamp_ns))
 

@@ -13,6 +13,7 @@ from phyai_core.clock import NS_PER_S, SteadyClock
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
 from phyai_ros.assembly import build_executor, build_motion, build_output, check_latency, load_policy
+from phyai_ros.collision_check import CollisionCheck
 from phyai_ros.control_loop import ControlLoop
 from phyai_ros.controller_state import ControllerState
 from phyai_ros.controls import Controls
@@ -70,6 +71,7 @@ class Session:
             self._ownership = Ownership(node, self._settings.controller, sorted(names), self._pipeline.own)
             self._action = PolicyAction(node, self._pipeline, controls.set_prompt, lambda: self._running is not None)
             made.callback(self._action.close)
+            self._collision = self._make_collision_check(made)
             self._made = made.pop_all()
         self._loop: ControlLoop | None = None
 
@@ -80,6 +82,14 @@ class Session:
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         with ServiceCaller(self._node) as caller:
             return caller.receive(String, topic, latched, self._settings.controller.timeout_s).data
+
+    def _make_collision_check(self, made: ExitStack) -> CollisionCheck | None:
+        if not self._settings.collision.service:
+            return None
+        names = robot_joint_names(self._settings.joints, self._spec)
+        check = CollisionCheck(self._node, self._settings.collision, names, self._pipeline)
+        made.callback(check.close)
+        return check
 
     def _watch_controller_state(self, made: ExitStack) -> ControllerState | None:
         topic = self._settings.controller.state_topic
@@ -133,6 +143,10 @@ class Session:
             steady = Clock(clock_type=ClockType.STEADY_TIME)
             timer = self._node.create_timer(1.0 / self._settings.status_rate_hz, self._report_status, clock=steady)
             running.callback(self._node.destroy_timer, timer)
+            if self._collision is not None:
+                rate_hz = self._settings.collision.rate_hz
+                asking = self._node.create_timer(1.0 / rate_hz, self._collision.ask, clock=steady)
+                running.callback(self._node.destroy_timer, asking)
             self._loop.start()
             self._running = running.pop_all()
 
@@ -169,6 +183,8 @@ class Session:
         self._pipeline.reset(Reason.CLOCK_JUMP, f"/clock jumped by {delta_ns / NS_PER_S:.2f} s")
 
     def _report_status(self) -> None:
+        if self._collision is not None:
+            self._reporter.set_warning("collision", "; ".join(self._collision.warnings))
         status = self._reporter.publish_status(self._pipeline.record, self._loop.tick_errors_s, self._inputs.prompt)
         self._action.follow(status, self._reporter.last_timing)
 

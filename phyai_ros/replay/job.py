@@ -21,10 +21,8 @@ from phyai_ros.replay.replay_run import OnProgress, Replay, ReplayResult, check_
 from phyai_ros.replay.report import Report, make_report
 from phyai_ros.replay.report_page import write_page
 from phyai_ros.replay.requirements import Requirement
-from phyai_ros.replay.scenario import AUTO, RECORDED, Scenario, with_file_delay
+from phyai_ros.replay.scenario import AUTO, RECORDED, USUAL_LATENCY_S, Scenario, with_file_delay
 from phyai_ros.replay.topics import NodeName
-
-USUAL_LATENCY_S = "0.02"  # where nothing is known
 
 
 @dataclass(frozen=True)

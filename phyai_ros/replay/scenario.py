@@ -24,6 +24,7 @@ from phyai_ros.settings import Settings
 
 AUTO, MEASURED, RECORDED = "auto", "measured", "recorded"
 LONGEST_LATENCY_S = 100.0
+USUAL_LATENCY_S = "0.02"  # where nothing is known
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Scenario:
     of the node that differ from its file. Raises ValueError naming the option that is wrong.
     """
 
-    latency: str = "0.02"
+    latency: str = USUAL_LATENCY_S
     latency_trace: Path | None = None
     inject_delay_s: float = 0.0
     jitter_s: float = 0.0

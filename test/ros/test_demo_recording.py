@@ -1,17 +1,24 @@
 """Guards against: a recorded demo that does not hold what a replay needs, and a replay that decides otherwise than the
-live node did on the same messages with the same latencies."""
+live node did on the same messages with the same latencies, or takes long."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from phyai_ros.assembly import load_policy
 from phyai_ros.cli.main import run
+from phyai_ros.parameters import build_settings
 from phyai_ros.replay.bag import Bag
+from phyai_ros.replay.params_file import read_params_file
+from phyai_ros.replay.replay_run import Replay
+from phyai_ros.replay.scenario import Scenario
+from phyai_ros.replay.topics import NodeName
 
 CONFIG = str(Path(__file__).parents[2] / "config" / "demo.yaml")
 
@@ -57,3 +64,14 @@ def test_latencies_of_a_recording_are_a_trace_for_another_bag(recording, tmp_pat
     arguments = ["replay", str(recording), "--params", CONFIG, "--latency", "0.02", "--latency-trace", str(recording)]
     assert run([*arguments, "--json", str(json_file)]) == 0
     assert "trace demo.mcap" in json.loads(json_file.read_text())["replay"]["scenario"]
+
+
+def test_a_replay_is_twenty_times_faster_than_the_robot(recording):
+    """Without loading the policy; by processor time, since others use this machine too."""
+    policy = load_policy(build_settings(read_params_file(Path(CONFIG))), log=lambda line: None)
+    with Bag(recording) as bag:
+        replay = Replay(bag, policy, NodeName())
+        replay.run(Scenario())
+        started_s = time.process_time()
+        replay.run(Scenario())
+        assert bag.duration_s > 20.0 * (time.process_time() - started_s)

@@ -16,11 +16,11 @@ MOVED := $(shell grep -s '^command = ' $(VENV)/pyvenv.cfg | grep -qv ' $(abspath
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH" AMENT_PREFIX_PATH="$(abspath $(VENV)):$$AMENT_PREFIX_PATH" \
   LD_LIBRARY_PATH="$(abspath $(VENV))/lib:$$LD_LIBRARY_PATH"
 
-.PHONY: moved help setup demo test lint clean distclean
+.PHONY: moved help setup demo test soak lint clean distclean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make setup | demo | test | lint | clean (build products) | distclean (and the virtual environment)"
+	@echo "make setup | demo | test | soak | lint | clean (build products) | distclean (and the virtual environment)"
 
 setup: $(MESSAGES)
 
@@ -29,6 +29,9 @@ demo: setup
 
 test: setup
 	@$(IN_VENV) $(VENV)/bin/python -m pytest $(ARGS)
+
+soak: setup
+	@$(IN_VENV) $(VENV)/bin/python tools/soak.py $(ARGS)
 
 lint: $(PACKAGES)
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .

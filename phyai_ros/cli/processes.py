@@ -39,6 +39,11 @@ class Child:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raise ChildFailed when the process has ended."""
         if (code := self._process.poll()) is not None:

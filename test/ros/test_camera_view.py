@@ -205,3 +205,23 @@ def test_the_calibration_comes_from_beside_the_image_unless_told_otherwise():
     assert info_topic(Camera(topic="wrist/image_raw")) == "wrist/camera_info"
     assert info_topic(Camera(topic="image")) == "camera_info"
     assert info_topic(Camera(topic="wrist/image_raw", info_topic="calib")) == "calib"
+
+
+def test_a_camera_to_be_undistorted_waits_for_its_calibration_by_name():
+    from phyai_core.types import Feature, PolicySpec
+    from phyai_ros.mailbox import Mailbox
+    from phyai_ros.parameters import build_settings
+    from phyai_ros.spec_checks import check_against_spec
+    from ros.pipeline_rig import image_message, joint_message
+
+    now_ns = 10**18
+    joint = (Feature("a"),)
+    spec = PolicySpec("one", 8, 0.04, (CameraSpec("front", 4, 4),), joint, joint, 1)
+    values = {"cameras.keys": ["front"], "cameras.front.topic": "front/image_raw", "cameras.front.undistort": True}
+    values["rtc.mode"] = "none"
+    mailbox = Mailbox(check_against_spec(build_settings(values), spec), spec, lambda: now_ns)
+    mailbox.receive_image("front", image_message("rgb8", 64, now_ns))
+    mailbox.receive_joints(joint_message(["a"], [0.0], now_ns))
+    assert mailbox.sample(now_ns, 0).fault.text == "no message yet on front/camera_info"
+    mailbox.receive_info("front", calibration())
+    assert mailbox.sample(now_ns, 0).obs.decode().images["front"].shape == (64, 64, 3)

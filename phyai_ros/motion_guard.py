@@ -141,11 +141,12 @@ class MotionGuard:
 
 
 def _resample(chunk: ActionChunk, entry: int, limited: Limited) -> ActionChunk:
+    """The chunk with limited rows from `entry` on, and the model's values taken from the same places."""
     actions, latent = chunk.actions.copy(), chunk.latent.copy()
-    actions[entry:] = limited.rows
-    places = np.clip(limited.places, 0.0, len(latent) - entry - 1.0)
-    low = np.minimum(places.astype(int), len(latent) - entry - 2) if len(latent) - entry > 1 else places.astype(int)
-    share = (places - low)[:, None].astype(latent.dtype)
     tail = chunk.latent[entry:]
-    latent[entry:] = tail[low] * (1 - share) + tail[np.minimum(low + 1, len(tail) - 1)] * share
+    places = np.clip(limited.places, 0.0, len(tail) - 1.0)
+    before = places.astype(int)
+    share = (places - before)[:, None].astype(latent.dtype)
+    actions[entry:] = limited.rows
+    latent[entry:] = tail[before] * (1 - share) + tail[np.minimum(before + 1, len(tail) - 1)] * share
     return replace(chunk, actions=actions, latent=latent)

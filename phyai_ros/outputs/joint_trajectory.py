@@ -20,6 +20,7 @@ from phyai_ros.outputs.channels import Channel
 from phyai_ros.outputs.track import (
     Track,
     TrajectoryPlan,
+    brake_along,
     brake_track,
     chunk_track,
     replace_plan,
@@ -99,8 +100,10 @@ class JointTrajectoryOutput(Output):
         """Once, when rows were to come: a track without rows left is braking by itself, or at rest."""
         if self._track.rows_left(self._tick) == 0:
             return
-        reference = self.reference_at(self._tick)
-        track = brake_track(self._tick, reference, self._brake)
+        if self._brake.max_jerk is None:
+            track = brake_along(self._track, self._tick, self._brake)
+        else:
+            track = brake_track(self._tick, self.reference_at(self._tick), self._brake)
         self._take_over(track, 1, stamp_ns)
 
     def _take_over(self, track: Track, past: int, stamp_ns: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from phyai_core.braking import Brake, row_velocities
 from phyai_ros.outputs.base import Array, Reference
 
+BRAKING_TOLERANCE = 1.05  # along a bent path the speed of a joint does not fall quite evenly
 MIN_POINTS = 2  # a controller never blends a trajectory of one point into the running one
 
 
@@ -37,6 +38,15 @@ class Track:
         """The reference at the instant of `tick`; before the first knot and after the last one theirs."""
         knot = min(max(tick - self.start_tick, 0), len(self.positions) - 1)
         return Reference(self.positions[knot], self.velocities[knot])
+
+    def between(self, place: float, dt_s: float) -> Reference:
+        """The reference at a fractional tick, as the controller interpolates it (cubic)."""
+        left = int(np.floor(place))
+        a, b, t = self.at(left), self.at(left + 1), place - left
+        step, va, vb = b.position - a.position, a.velocity * dt_s, b.velocity * dt_s
+        position = a.position + t * (va + t * (3 * step - 2 * va - vb + t * (va + vb - 2 * step)))
+        velocity = va + t * (2 * (3 * step - 2 * va - vb) + 3 * t * (va + vb - 2 * step))
+        return Reference(position, velocity / dt_s)
 
     def rows_left(self, tick: int) -> int:
         """Rows still to come at the instant of `tick`; 0 when the track brakes or rests."""
@@ -65,6 +75,26 @@ def brake_track(tick: int, reference: Reference, brake: Brake) -> Track:
     none = np.empty((0, len(reference.position)))
     tail = brake.tail(reference.position, reference.velocity)
     return _join(tick, reference, (none, none), tail)
+
+
+def brake_along(track: Track, tick: int, brake: Brake) -> Track:
+    """From the reference of `track` at `tick` to rest along its own path, as it would have gone on but ever slower.
+
+    A path that turns too hard to be braked on within the limits is left straight ahead.
+    """
+    straight = brake_track(tick, track.at(tick), brake)
+    shortest = len(straight.positions) - 1
+    for count in (shortest, shortest + 1, shortest + 2):
+        j = np.arange(1, count + 1)
+        places = tick + j - j**2 / (2.0 * count)  # the speed falls evenly from 1 to 0
+        states = [track.between(place, brake.dt_s) for place in places]
+        positions = np.array([state.position for state in states])
+        velocities = np.array([state.velocity for state in states]) * (1.0 - j / count)[:, None]
+        speeds = np.vstack([track.at(tick).velocity, velocities])
+        if np.all(np.abs(np.diff(speeds, axis=0)) / brake.dt_s <= brake.max_acceleration * BRAKING_TOLERANCE):
+            none = np.empty((0, positions.shape[1]))
+            return _join(tick, track.at(tick), (none, none), (positions, velocities))
+    return straight
 
 
 def _join(tick: int, reference: Reference, rows: tuple[Array, Array], tail: tuple[Array, Array]) -> Track:

@@ -217,3 +217,12 @@ def test_a_complaint_of_the_controller_stops_until_reset():
     assert rig.run(30)[-1].reason is Reason.CONTROLLER
     rig.pipeline.reset(Reason.RESET, "")
     rig.run_until_moving()
+
+
+def test_the_models_own_values_are_slowed_with_the_rows():
+    """Real-time chunking goes on from them: they have to mean what is executed."""
+    rig = PipelineRig(fast_plan)
+    rig.run_until_moving()
+    chunk, entry = rig.commands[-1].chunk, rig.commands[-1].index
+    assert rig.motion.report.slowdown > 1.5
+    np.testing.assert_allclose(chunk.latent[entry + 2 :], chunk.actions[entry + 2 :], atol=0.02)  # one unit here

@@ -261,3 +261,22 @@ def test_a_start_pose_that_is_not_finite_is_refused():
     for name in ("joint_trajectory", "forward_command"):
         with pytest.raises(ValueError, match="finite"):
             load_output(name)(make_config(), print).start(np.array([0.0, np.nan]), 0)
+
+
+def bend(steps: np.ndarray) -> np.ndarray:
+    """A quarter turn on a circle of 0.4 rad at 0.5 rad/s."""
+    angle = steps[:, None] * DT_NS * 1e-9 * 0.5 / 0.4
+    eased = np.where(angle < 0.5, angle**2, angle - 0.25)
+    return 0.4 * np.hstack([np.sin(eased), 1.0 - np.cos(eased)])
+
+
+def test_a_stop_follows_the_path_that_was_planned():
+    rig = TrajectoryRig("splice", True, "splice", curve=bend)
+    rig.run(28)
+    speed = np.abs(rig.output.reference_at(rig.k).velocity).max()
+    rig.run(12, fault=NO_CAMERA)
+    assert speed > 0.3 and rig.output.at_rest
+    x, y = np.array(rig.robot.references[-60:]).T
+    distance = np.abs(np.hypot(x, 0.4 - y) - 0.4)  # from the circle
+    assert distance.max() < 1e-4  # straight ahead it would be 1e-3
+    assert rig.robot.largest_acceleration < 8.0

@@ -225,4 +225,5 @@ def test_the_models_own_values_are_slowed_with_the_rows():
     rig.run_until_moving()
     chunk, entry = rig.commands[-1].chunk, rig.commands[-1].index
     assert rig.motion.report.slowdown > 1.5
-    np.testing.assert_allclose(chunk.latent[entry + 2 :], chunk.actions[entry + 2 :], atol=0.02)  # one unit here
+    behind = slice(entry + 4, None)  # on the way to its first row the model has said nothing
+    np.testing.assert_allclose(chunk.latent[behind], chunk.actions[behind], atol=0.01)  # one unit here

@@ -120,7 +120,8 @@ def _events(state: dict[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     for event in state["events"][:NEWEST_EVENTS]:
         clock = datetime.fromtimestamp(event["stamp_s"]).strftime("%H:%M:%S")
-        table.add_row(Text(clock, "dim"), event["state"], Text(event["text"], "dim"))
+        text = "" if event["text"] == event["state"] else event["text"]
+        table.add_row(Text(clock, "dim"), event["state"], Text(text, "dim"))
     return table
 
 

@@ -155,7 +155,7 @@ function showStages({ stages, last }) {
 
 function showEvents(events) {
   fillTable("events", events.map((event) =>
-    [make("td", new Date(1000 * event.stamp_s).toLocaleTimeString(), "number"), make("td", event.state), make("td", event.text)]));
+    [make("td", new Date(1000 * event.stamp_s).toLocaleTimeString(), "number"), make("td", event.state), make("td", event.text === event.state ? "" : event.text)]));
 }
 
 refresh();

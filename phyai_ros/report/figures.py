@@ -54,8 +54,8 @@ def _draw_run(axes: Axes, run: TimingRun, median, tail, colour: str) -> None:
     if math.isnan(median.x) or math.isnan(median.y):
         return
     if not math.isnan(tail.x) and not math.isnan(tail.y):
-        axes.plot([median.x, tail.x], [median.y, tail.y], color=colour, linewidth=1, zorder=4)
-        axes.plot(tail.x, tail.y, marker="|", color=colour, markersize=9, zorder=4)
+        axes.plot([median.x, tail.x], [median.y, tail.y], color=colour, linewidth=1, alpha=0.5, zorder=4)
+        axes.plot(tail.x, tail.y, marker="|", color=colour, markersize=8, alpha=0.5, zorder=4)
     label = f"{run.label}: X {median.x:.2f}, Y {median.y:.2f}"
     marker = "o" if run.overlap else "^"
     axes.plot(median.x, median.y, marker, color=colour, markeredgecolor="white", markersize=9, zorder=5, label=label)

@@ -36,7 +36,7 @@ EPISODE_GAP_PERIODS = 5.0
 METRES, PLAIN = ("x", "y", "z"), ("gripper",)  # names of a pose; everything else is an angle
 HELD_OUT_FILE = "held_out.mcap"
 AUGMENTATION = {"noise_draws": 16, "state_noise": 1.0, "shift_px": 32, "brightness": 0.9, "ema_decay": 0.99}
-TRUSTS = np.linspace(0.05, 1.0, 20)  # shares of its prediction that a joint may follow
+LEAST_TRUST = 0.05  # a joint without any would have no scale
 NOISES = 4  # draws per moment when predictions are judged
 
 
@@ -189,20 +189,22 @@ def find_trust(
     config: BagTraining,
     on_step: Callable[[int, float], None],
 ) -> NDArray[np.float64]:
-    """The share [A] of its prediction at which each joint is wrong the least, on episodes that were not learned from.
+    """The share [A] of its prediction that fits each joint best, by least squares on episodes not learned from.
 
-    1 where the prediction is good as it is, near 0 where standing still is as good.
+    1 where the prediction is good as it is, near 0 where it knows nothing and standing still is as good.
     """
-    errors = np.zeros((len(TRUSTS), len(shown.names)))
     folds = min(config.folds, len(episodes))
-    for fold in range(folds if folds > 1 else 0):
+    if folds < 2:
+        return np.ones(len(shown.names))
+    alike, size = np.zeros(len(shown.names)), np.zeros(len(shown.names))
+    for fold in range(folds):
         taught = [episode for index, episode in enumerate(episodes) if index % folds != fold]
         judged = make_samples(episodes[fold::folds], config.horizon)
         network, description, _ = _fit(make_samples(taught, config.horizon), shown, camera_key, config, on_step)
         predicted = _predict(network, description, judged, config.seed)  # [noise, N, H, A]
-        for row, trust in enumerate(TRUSTS):
-            errors[row] += np.abs(trust * predicted - judged.actions).mean((0, 1, 2))
-    return TRUSTS[errors.argmin(axis=0)] if folds > 1 else np.ones(len(shown.names))
+        alike += (predicted * judged.actions).sum((0, 1, 2))
+        size += (predicted**2).sum((0, 1, 2))
+    return np.clip(alike / size, LEAST_TRUST, 1.0)
 
 
 @torch.no_grad()

@@ -8,7 +8,9 @@ from typing import Any
 from phyai_core.types import PolicySpec
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.parameters import Problem
-from phyai_ros.settings import END_EFFECTOR, ONE_JOINT, STREAMED, Group, Output, Settings
+from phyai_ros.robot_settings import END_EFFECTOR, ONE_JOINT, STREAMED, Output
+from phyai_ros.setting_types import Group
+from phyai_ros.settings import Settings
 
 MAY_BE_EMPTY = {
     "limits": ("max_jerk", "position_lower", "position_upper"),

@@ -1,0 +1,28 @@
+"""What parameters are made of: groups, entries with unit and bounds, and the kinds of numbers in lists."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, le=1000)]
+Angle = Annotated[float, Field(ge=-1000, le=1000)]
+Core = Annotated[int, Field(ge=0, le=1023)]
+Jerk = Annotated[float, Field(gt=0, le=1e6)]
+Effort = Annotated[float, Field(gt=0, le=1e5)]
+Pixel = Annotated[int, Field(ge=0, le=16384)]
+TOPIC = {"pattern": r"^([~/]?[A-Za-z_][\w/]*|~/[A-Za-z_][\w/]*)?$", "allowed": "a topic name"}
+
+Reliability = Literal["best_effort", "reliable", "best_available"]
+
+
+def entry(default: Any, description: str, unit: str = "", allowed: str = "", **bounds: Any) -> Any:
+    """A parameter: default, description, unit and bounds (ge, gt, le, pattern); `allowed` puts a pattern into words."""
+    return Field(default, description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+
+
+class Group(BaseModel):
+    """Parameters that share the part of the name before the dot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

@@ -17,6 +17,7 @@ ADAPTERS = {
     "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
     "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",
     "flow_tiny_relative": "phyai_adapters.flow_tiny_relative:FlowTinyRelative",
+    "groot": "phyai_adapters.groot:Groot",
     "policy_file": "phyai_adapters.policy_file:PolicyFile",
     "pi0": "phyai_adapters.pi0:Pi0",
     "pi05": "phyai_adapters.pi05:Pi05",

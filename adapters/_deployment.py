@@ -42,7 +42,10 @@ class Options:
     action_names: Sequence[str] | None = None
     statistics: str | None = None  # file with normalisation statistics, instead of the checkpoint's own
     asset_id: str | None = None  # openpi: which folder under assets/
-    image_tokens: Sequence[int] | None = None  # SmolVLA with image tokens: ids of the one around and the one before
+    # Ids of the tokens round an image, where the tokenizer does not know them by name. SmolVLA: around, before; GR00T:
+    # before, of the image, behind.
+    image_tokens: Sequence[int] | None = None
+    embodiment: str | None = None  # GR00T: which of the robots that the checkpoint knows
     delta_mask: Sequence[int] = ()  # openpi: 6, -1 means six dims relative to the state, then one absolute
     state_in_prompt: bool = True  # pi0.5: False for checkpoints trained with discrete_state_input=False
     action_horizon: int | None = None

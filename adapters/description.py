@@ -15,6 +15,7 @@ from phyai_adapters._deployment import read_options
 from phyai_adapters._pi import PiAdapter
 from phyai_adapters._processing import MeanStd, Normaliser, Range
 from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig
+from phyai_adapters.groot import Groot
 from phyai_core.adapter import Adapter
 from phyai_core.types import PolicySpec
 
@@ -64,7 +65,7 @@ def _load_without_weights(folder: Path, name: str):
     """The adapter on the meta device, with stand-ins for options that are still missing, and what these are."""
     module, _, attribute = ADAPTERS[name].partition(":")
     adapter_class = getattr(import_module(module), attribute)
-    if not issubclass(adapter_class, (PiAdapter, CameraPolicy)):
+    if not issubclass(adapter_class, (PiAdapter, CameraPolicy, Groot)):
         return load_adapter(name, folder, META), []
     options, to_do = read_options(folder), []
     while True:

@@ -10,6 +10,7 @@ from phyai_adapters._contract import FILE as CONTRACT
 from phyai_core.weights import Checkpoint
 
 ADAPTIVE_NORM = "gemma_expert.model.norm.dense.weight"  # pi0.5 has it where pi0 has a plain norm
+MODEL_TYPES = {"Gr00tN1d7": "groot"}
 STACK = "paligemma_with_expert."
 
 
@@ -29,8 +30,10 @@ def detect_adapter(folder: Path) -> str:
 
 
 def _lerobot_type(folder: Path) -> str | None:
+    """Of lerobot's config.json, or of another one that names its kind of model."""
     file = folder / "config.json"
-    return json.loads(file.read_text()).get("type") if file.is_file() else None
+    config = json.loads(file.read_text()) if file.is_file() else {}
+    return config.get("type") or MODEL_TYPES.get(config.get("model_type"), config.get("model_type"))
 
 
 def _openpi_type(folder: Path) -> str | None:

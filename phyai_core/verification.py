@@ -82,9 +82,9 @@ def check_stages(
     recorded under the names that are computed.
     """
     checks = [
-        check_stage(name, value.cpu(), valid, recorded[name.split()[0]], tolerance)
+        check_stage(name, value.cpu(), valid, recorded[key], tolerance)
         for name, value, valid in computed
-        if name.split()[0] in recorded
+        if (key := name if name in recorded else name.split()[0]) in recorded
     ]
     if not checks:
         raise ValueError(f"--io: none of the recorded values has a known name; recorded are {', '.join(recorded)}")

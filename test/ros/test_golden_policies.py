@@ -16,6 +16,7 @@ from phyai_adapters import load_adapter
 from ros.policy_rig import PolicyRig
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
+FOLDERS = {"groot": "groot_n1_7"}
 MODES = {"act": "ensemble", "diffusion": "blend"}
 
 
@@ -46,13 +47,14 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "diffusion", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "smolvla"])
 def test_drives_a_robot(kind):
-    spec = load_adapter(kind, MODELS / kind, torch.device("cpu")).spec
+    folder = MODELS / FOLDERS.get(kind, kind)
+    spec = load_adapter(kind, folder, torch.device("cpu")).spec
     cameras = {f"cameras.{camera.key}.topic": f"camera/{camera.key}/image_raw" for camera in spec.cameras}
     parameters = {
         "inference.adapter": kind,
-        "inference.checkpoint": str(MODELS / kind),
+        "inference.checkpoint": str(folder),
         "cameras.front.topic": None,
         "cameras.keys": [camera.key for camera in spec.cameras],
         **cameras,

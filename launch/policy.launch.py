@@ -78,7 +78,7 @@ def dashboard(values: dict[str, str]) -> Node:
         executable="dashboard",
         name=f"{values['node_name']}_dashboard",
         namespace=values["namespace"],
-        parameters=[{"policy": values["node_name"], "port": int(values["dashboard_port"])}],
+        parameters=[parameter_file({"policy": values["node_name"], "port": int(values["dashboard_port"])}, "/**")],
         output="screen",
     )
 
@@ -86,7 +86,6 @@ def dashboard(values: dict[str, str]) -> Node:
 def override_file(values: dict[str, str], node_path: str) -> list[str]:
     """A parameter file that stands above params_file; none when every argument is empty.
 
-    JSON, because it quotes all text: what YAML dumpers leave bare, such as 0483, would reach the node as a number.
     Under the full name of the node too, since that wins over wildcards wherever it stands.
     """
     given: dict[str, Any] = {name: values[key] for key, name in TEXT_PARAMETERS.items() if values[key]}
@@ -98,9 +97,17 @@ def override_file(values: dict[str, str], node_path: str) -> list[str]:
     given.update(more)
     if not given:
         return []
-    with tempfile.NamedTemporaryFile("w", prefix="policy_overrides_", suffix=".yaml", delete=False) as file:
-        json.dump({key: {"ros__parameters": given} for key in ("/**", node_path)}, file)
-    return [file.name]
+    return [parameter_file(given, "/**", node_path)]
+
+
+def parameter_file(parameters: dict[str, Any], *nodes: str) -> str:
+    """Path of a new file that gives `parameters` to `nodes`.
+
+    JSON, because it quotes all text: what YAML dumpers leave bare, such as 0483, would reach the node as a number.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="policy_parameters_", suffix=".yaml", delete=False) as file:
+        json.dump({node: {"ros__parameters": parameters} for node in nodes}, file)
+    return file.name
 
 
 def full_name(context: LaunchContext, values: dict[str, str]) -> str:

@@ -114,12 +114,13 @@ class Services:
         return self._ask(self._get_parameters, self._get_parameters.srv_type.Request(names=names)).values
 
 
-def test_the_policy_gets_active_in_its_namespace_and_ends_cleanly(graph, launch):
-    launched = launch(
-        "policy.launch.py", f"params_file:={DEMO_CONFIG}", "namespace:=left", "node_name:=policy", "log_level:=warn"
-    )
+def test_the_policy_gets_active_in_its_namespace_beside_its_dashboard_and_ends_cleanly(graph, launch):
+    name = ("namespace:=left", "node_name:=policy")
+    page = ("dashboard:=true", "dashboard_port:=0")
+    launched = launch("policy.launch.py", f"params_file:={DEMO_CONFIG}", *name, *page, "log_level:=warn")
     services = Services(graph, "/left/policy")
     services.wait_for_state("active")
+    assert "dashboard of /left/policy: http://127.0.0.1:" in launched.output
     profile = launched.environment_of("policy_node")["FASTDDS_DEFAULT_PROFILES_FILE"]
     assert Path(profile).name == "fastdds_shm.xml" and Path(profile).is_file()
     assert launched.interrupt() == 0, launched.output

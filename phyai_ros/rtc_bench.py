@@ -21,9 +21,8 @@ from phyai_ros.sim.evaluate import EpisodeResult, Evaluation
 
 S_MIN = 8  # of 32 rows, as in config/demo.yaml
 MODES = ("sync", "none", "ensemble", "blend", "hard", "ramp", "identity", "fd", "fd_lagged", "vjp", "trained")
-DEFAULT_MODES = ("sync", "none", "identity", "fd", "ramp", "vjp", "trained")
-DEFAULT_DELAYS = (0, 2, 4, 6, 8, 10)
 UNCONDITIONED = ("sync", "none", "ensemble", "blend")
+MASK_EXT = {"ramp": 8}  # rows; over the full mask, the default, ramp hardly plans anything new
 JITTER = (1, 9)  # ticks, both included
 PLAIN, FOR_RTC = "flow_tiny", "flow_tiny_rtc"  # adapters: the policy, and the one trained to continue a prefix
 BETTER_BY = 0.1  # a smoother cell is one whose seams or jerk are lower by this share
@@ -134,12 +133,16 @@ class Cell:
 def table_plans(modes: Iterable[str], delays: Iterable[int], denoise_steps: int = 0) -> list[CellPlan]:
     """Modes x delays."""
     delays = list(delays)
-    return [CellPlan(mode, delay, denoise_steps=denoise_steps) for mode in modes for delay in delays]
+    return [
+        CellPlan(mode, delay, mask_ext=MASK_EXT.get(mode), denoise_steps=denoise_steps)
+        for mode in modes
+        for delay in delays
+    ]
 
 
 def jitter_plans(modes: Iterable[str], denoise_steps: int = 0) -> list[CellPlan]:
     """Each mode with a delay that is drawn anew for every chunk."""
-    return [CellPlan(mode, JITTER, denoise_steps=denoise_steps) for mode in modes]
+    return [CellPlan(mode, JITTER, mask_ext=MASK_EXT.get(mode), denoise_steps=denoise_steps) for mode in modes]
 
 
 def sweep_plans(delay: int = 8) -> list[CellPlan]:

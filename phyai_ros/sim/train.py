@@ -63,7 +63,7 @@ class TrainConfig:
 # Checks that everything works, learns nothing.
 QUICK = TrainConfig(episodes=6, steps=20, evaluation_episodes=2, batch=64)
 # What made flow_tiny_rtc from flow_tiny: a clean prefix of 0 to 12 rows, drawn evenly.
-FOR_RTC = TrainConfig(steps=2500, rtc_max_delay=12, learning_rate=5e-4)
+FOR_RTC = TrainConfig(steps=6000, rtc_max_delay=12, learning_rate=1e-3)
 TESTED_DELAY = 8  # ticks, of a policy that is taught to continue a prefix
 
 

@@ -26,7 +26,9 @@ def train_on(
     columns = (TextColumn("fit"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     console = Console()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("fit", total=config.steps * (config.folds + 1), note="")
+        bar = progress.add_task(
+            "fit", total=config.steps + config.folds * min(config.steps, config.fold_steps), note=""
+        )
 
         def show(step: int, loss: float) -> None:
             progress.update(bar, advance=1, note=f"loss {loss:.3f}")

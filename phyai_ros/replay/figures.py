@@ -49,6 +49,7 @@ def _motion(result: ReplayResult, limits: Limits) -> dict[str, Any]:
         "chunks_discarded": counters.chunks_discarded,
         "chunks_rejected": counters.chunks_rejected,
         "chunks_expired": counters.chunks_expired,
+        "chunks_limited": result.limited.chunks,
         "policy_errors": counters.policy_errors,
         "out_of_limit_rows": sum(len(rows) for _, _, rows in beyond_limits(log, limits)),
         "seam": {"mean": _mean(seams), "p99": _percentile(seams, 99), "max": max(seams, default=math.nan)},

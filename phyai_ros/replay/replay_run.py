@@ -9,6 +9,7 @@ from typing import Any
 from phyai_core.execution import Counters
 from phyai_ros.assembly import LoadedPolicy
 from phyai_ros.joints import JointMap
+from phyai_ros.motion_guard import LimitReport
 from phyai_ros.replay.action_log import ActionLog
 from phyai_ros.replay.bag import Bag, BagMessage
 from phyai_ros.replay.clockwork import Inference
@@ -34,13 +35,17 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What one replay gave. `parity` is set where the live run was in the bag and was replayed with its latencies."""
+    """What one replay gave. `parity` is set where the live run was in the bag and was replayed with its latencies.
+
+    `limited` says what the node's limits changed about the chunks.
+    """
 
     scenario: Scenario
     quality: QualityReport
     log: ActionLog
     inferences: tuple[Inference, ...]
     counters: Counters
+    limited: LimitReport
     track: Track | None
     comparison: Comparison | None
     parity: Parity | None
@@ -111,6 +116,7 @@ class Replay:
             driver.log,
             tuple(driver.inferences),
             driver.executor.counters,
+            driver.pipeline.motion.report,
             track,
             compare(driver.log, track, self.gripper_joints) if track is not None else None,
             check_parity(driver.log, recorded) if recorded is not None else None,

@@ -25,6 +25,7 @@ ROWS = (
     ("braking stops", "stops"),
     ("starved ticks", "starved_ticks"),
     ("chunks executed", "chunks"),
+    ("chunks slowed or clipped to the limits", "chunks_limited"),
     ("chunks refused by safety", "chunks_rejected"),
     ("chunks of an old epoch dropped", "chunks_discarded"),
     ("inferences that failed", "policy_errors"),

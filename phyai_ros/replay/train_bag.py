@@ -1,7 +1,6 @@
 """Fits the small policy to the demonstrations of a bag: pictures and joint positions in, the next positions out.
 
-The recorded stamps say where an episode ends: a gap between joint states. The last episodes are not learned from; they
-are written as a bag of their own, for `phyai-ros replay` to judge the policy by.
+The last episodes are not learned from; they become a bag of their own, for `phyai-ros replay` to judge the policy by.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,17 +19,14 @@ from numpy.typing import NDArray
 from phyai_adapters.flow_tiny import FlowTinyNetwork
 from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig, write_checkpoint
 from phyai_core.types import Feature
-from phyai_ros.image_bridge import message_to_rgb
 from phyai_ros.replay.bag import Bag
-from phyai_ros.replay.bag_types import NS_PER_S, stamp_of
 from phyai_ros.replay.bag_writer import BagWriter
+from phyai_ros.replay.demonstrations import IMAGE_SIZE, Demonstrations, Episode, make_samples, read_demonstrations
 from phyai_ros.replay.topics import NodeName
 from phyai_ros.settings import Settings
 from phyai_ros.sim.dataset import Samples
 from phyai_ros.sim.flow_matching import Normalised, Schedule, fit
 
-IMAGE_SIZE = 64
-EPISODE_GAP_PERIODS = 5.0
 METRES, PLAIN = ("x", "y", "z"), ("gripper",)  # names of a pose; everything else is an angle
 HELD_OUT_FILE = "held_out.mcap"
 AUGMENTATION = {"noise_draws": 16, "state_noise": 1.0, "shift_px": 32, "brightness": 0.9, "ema_decay": 0.99}
@@ -50,33 +44,16 @@ class BagTraining:
 
     horizon: int = 8
     held_out: int = 5
-    steps: int = 500
+    steps: int = 1200
     seed: int = 0
     batch: int = 64
     denoise_steps: int = 1
-    width: int = 128
+    width: int = 256
     condition: int = 16
     blocks: int = 2
     learning_rate: float = 2e-3
     folds: int = 4  # of the cross-validation that says how far each joint's prediction can be trusted
-
-
-@dataclass(frozen=True)
-class Episode:
-    """N consecutive moments: stamps [N], pictures [N, h, w, 3], positions [N, A]."""
-
-    stamps_ns: NDArray[np.int64]
-    images: NDArray[np.uint8]
-    positions: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Demonstrations:
-    """What a bag shows. `names` [A] in the order of its joint states."""
-
-    names: tuple[str, ...]
-    dt_s: float
-    episodes: tuple[Episode, ...]
+    fold_steps: int = 400
 
 
 def train_on_bag(
@@ -118,48 +95,6 @@ def _only_camera(settings: Settings) -> str:
     return settings.cameras.keys[0]
 
 
-def read_demonstrations(bag: Bag, camera: str, joints: str) -> Demonstrations:
-    """Every joint state with the newest picture, in episodes. Raises ValueError where a topic is missing."""
-    for topic in (camera, joints):
-        if topic not in bag.topics or not bag.topics[topic].count:
-            raise ValueError(f"{bag.path} has no messages on {topic}; it holds {', '.join(bag.topics)}.")
-    stamps, images, rows, names, picture = [], [], [], (), None
-    for message in bag.messages([camera, joints]):
-        if message.topic == camera:
-            picture = _small(message_to_rgb(message.msg))
-        elif picture is not None:
-            names = names or tuple(message.msg.name)
-            stamps.append(stamp_of(message.msg) or message.log_ns)
-            images.append(picture)
-            rows.append(np.asarray(message.msg.position, np.float32))
-    steps = np.diff(stamps)
-    if not len(steps):
-        raise ValueError(f"{bag.path} has no two joint states with a picture before them.")
-    dt_ns = float(np.median(steps))
-    edges = [0, *(np.flatnonzero(steps > EPISODE_GAP_PERIODS * dt_ns) + 1).tolist(), len(stamps)]
-    parts = [slice(first, last) for first, last in pairwise(edges) if last - first > 1]
-    columns = np.array(stamps), np.array(images), np.array(rows)
-    return Demonstrations(names, dt_ns / NS_PER_S, tuple(Episode(*(c[part] for c in columns)) for part in parts))
-
-
-def _small(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    same = image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)
-    return image if same else cv2.resize(image, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_AREA)
-
-
-def make_samples(episodes: Sequence[Episode], horizon: int) -> Samples:
-    """Row i of a label is the position i + 1 moments later, minus the one now; behind the end the last one stands."""
-    images, states, actions = [], [], []
-    for episode in episodes:
-        last = len(episode.positions) - 1
-        for now in range(last):
-            ahead = np.minimum(now + 1 + np.arange(horizon), last)
-            images.append(episode.images[now])
-            states.append(episode.positions[now])
-            actions.append(episode.positions[ahead] - episode.positions[now])
-    return Samples(np.stack(images), np.stack(states), np.stack(actions))
-
-
 def _split(bag: Bag, shown: Demonstrations, held_out: int) -> tuple[Sequence[Episode], Sequence[Episode]]:
     if not 0 <= held_out < len(shown.episodes):
         raise ValueError(f"--held-out is {held_out}; {bag.path} has {len(shown.episodes)} episodes, keep fewer out.")
@@ -196,11 +131,12 @@ def find_trust(
     folds = min(config.folds, len(episodes))
     if folds < 2:
         return np.ones(len(shown.names))
+    short = replace(config, steps=min(config.steps, config.fold_steps))
     alike, size = np.zeros(len(shown.names)), np.zeros(len(shown.names))
     for fold in range(folds):
         taught = [episode for index, episode in enumerate(episodes) if index % folds != fold]
         judged = make_samples(episodes[fold::folds], config.horizon)
-        network, description, _ = _fit(make_samples(taught, config.horizon), shown, camera_key, config, on_step)
+        network, description, _ = _fit(make_samples(taught, config.horizon), shown, camera_key, short, on_step)
         predicted = _predict(network, description, judged, config.seed)  # [noise, N, H, A]
         alike += (predicted * judged.actions).sum((0, 1, 2))
         size += (predicted**2).sum((0, 1, 2))

@@ -12,7 +12,7 @@ import pytest
 from phyai_ros.cli.main import run
 from phyai_ros.replay.bag import Bag
 from phyai_ros.replay.bag_writer import BagWriter
-from phyai_ros.replay.train_bag import make_samples, read_demonstrations
+from phyai_ros.replay.demonstrations import make_samples, read_demonstrations
 
 BAG = Path(__file__).parents[1] / "data" / "bags" / "bridge_widowx.mcap"
 PARAMS = str(Path(__file__).parents[2] / "config" / "bridge_widowx.yaml")

@@ -5,6 +5,8 @@ runs, intervals and remarks that are wrong, a mode that runs another one's setti
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +167,14 @@ def test_the_same_seed_gives_the_same_figures_however_many_processes_share_the_w
 def test_wrong_use_is_told_in_words(arguments, said, capsys):
     assert run(["rtc-bench", *arguments.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_installed_script_may_start_processes(tmp_path):
+    """They import the script anew: without a guard each of them would start the command again."""
+    script = Path(sys.prefix) / "bin" / "phyai-ros"
+    if not script.exists():
+        pytest.skip("the command is not installed here")
+    options = "rtc-bench --modes none --delays 4 --episodes 6 --workers 2 --denoise-steps 2"
+    done = subprocess.run([sys.executable, script, *options.split()], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "6 episodes per cell" in done.stdout, done.stderr

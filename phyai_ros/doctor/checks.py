@@ -42,7 +42,7 @@ def worst(checks: Iterable[Check]) -> Level:
     return max((check.level for check in checks), default=Level.OK)
 
 
-def split_fix(text: str) -> tuple[str, str]:
-    """A sentence of ours that ends with its fix after a semicolon, as (what, fix)."""
+def split_fix(text: str, otherwise: str = "correct it as the text says") -> tuple[str, str]:
+    """A sentence of ours that ends with its fix after a semicolon, as (what, fix); `otherwise` where it has none."""
     what, separator, fix = text.rstrip(".").rpartition("; ")
-    return (what, fix) if separator else (text, "correct it as the text says")
+    return (what, fix) if separator else (text, otherwise)

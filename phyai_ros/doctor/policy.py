@@ -48,7 +48,8 @@ def check_policy(settings: Settings) -> tuple[LoadedPolicy | None, list[Check]]:
     spec, warm = policy.spec, lines[-1].removeprefix("policy is warm: ")
     shape = f"{spec.name}: H {spec.action_horizon}, {spec.action_dim} actions, {spec.state_dim} state values"
     checks = [ok(POLICY, settings.inference.adapter, f"{shape}, {1 / spec.dt_s:g} Hz"), ok(POLICY, "inference", warm)]
-    return policy, [*checks, _check_latency(policy), _check_limits(policy), _check_memory(settings)]
+    checks += [_check_latency(policy), _check_weights(policy), _check_memory(settings)]
+    return policy, [*checks, _check_limits(policy)]
 
 
 def _explain(error: ParameterError) -> list[Check]:
@@ -94,6 +95,18 @@ def _check_limits(policy: LoadedPolicy) -> Check:
 def _spread(values) -> str:
     low, high = min(values), max(values)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _check_weights(policy: LoadedPolicy) -> Check:
+    """Which number formats the weights have, on which device."""
+    from torch import nn
+
+    modules = [value for value in vars(policy.engine.adapter).values() if isinstance(value, nn.Module)]
+    weights = [weight for module in modules for weight in module.parameters()]
+    kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+    count = sum(weight.numel() for weight in weights)
+    text = f"{count / 1e6:.1f} million in {', '.join(kinds)}" if weights else "kept in a form of the policy's own"
+    return ok(POLICY, "weights", f"{text} on {policy.settings.inference.device}")
 
 
 def _check_memory(settings: Settings) -> Check:

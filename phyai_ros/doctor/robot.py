@@ -105,7 +105,7 @@ def _check_ownership(node: Node, settings: Settings) -> Iterator[Check]:
         ownership.acquire()
         ownership.release()
     except ValueError as error:
-        what, fix = split_fix(str(error))
+        what, fix = split_fix(str(error), "start the controller manager, or correct controller.manager")
         yield fail("controller manager", settings.controller.manager, what, fix)
         return
     yield ok("controller manager", settings.controller.manager, f"{', '.join(names)} active")

@@ -130,6 +130,24 @@ class FlawedRobot(Node):
         self._joints.publish(message)
 
 
+class Manager(Node):
+    """A controller manager that lists `states` {controller: state}."""
+
+    def __init__(self, case: Case, namespace: str, states: dict[str, str]) -> None:
+        from controller_manager_msgs.srv import ListControllers
+
+        super().__init__("controller_manager", context=case.context, namespace=namespace)
+        self._states = states
+        self.create_service(ListControllers, "controller_manager/list_controllers", self._list)
+        case.serve(self)
+
+    def _list(self, request: Any, response: Any) -> Any:
+        from controller_manager_msgs.msg import ControllerState
+
+        response.controller = [ControllerState(name=name, state=state) for name, state in self._states.items()]
+        return response
+
+
 class Controller(Node):
     """The parameters that a joint_trajectory_controller shows."""
 

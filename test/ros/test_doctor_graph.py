@@ -21,11 +21,13 @@ from phyai_ros.parameters import build_settings
 from phyai_ros.settings import Settings
 from phyai_ros.spec_checks import check_against_spec
 from ros.fake_policy import FakePolicy
-from ros.flawed_robot import CONTROLLER, HOUR_S, Case, Controller, FlawedRobot, Workbench, age
+from ros.flawed_robot import CONTROLLER, HOUR_S, Case, Controller, FlawedRobot, Manager, Workbench, age
 from ros.policy_rig import PARAMETERS
+from ros.standins import provide
 
 CAMERA, JOINT_TOPIC = "/camera/front/image_raw", "/joint_states"
 TRAJECTORY = f"/{CONTROLLER}/joint_trajectory"
+VERIFY = {"controller__ownership": "verify"}
 AT_ONCE = 5  # they mostly wait
 RAISED_LIMITS = {"limits__position_lower": [0.5, -1.0], "limits__position_upper": [1.0, 1.0]}
 
@@ -61,6 +63,14 @@ def with_controller(**parameters: object):
 def frozen(case: Case, namespace: str) -> None:
     robot = FlawedRobot(case, namespace)
     robot._flaws["camera_stamp"] = robot.frozen
+
+
+def with_manager(**states: str):
+    def make(case: Case, namespace: str) -> None:
+        FlawedRobot(case, namespace)
+        Manager(case, namespace, states)
+
+    return make
 
 
 def twins(case: Case, namespace: str) -> None:
@@ -112,6 +122,9 @@ GRAPHS = {
     "two writers": (robot(second_writer=True), {}, TRAJECTORY, "robot commands the same controller"),
     "controller of other joints": (with_controller(joints=["shoulder", "wrist"]), {}, CONTROLLER, "elbow"),
     "controller that times out": (with_controller(cmd_timeout=0.01), {}, CONTROLLER, "cmd_timeout"),
+    "controller is inactive": (with_manager(**{CONTROLLER: "inactive"}), VERIFY, "controller manager", "is inactive"),
+    "manager without our controller": (with_manager(other="active"), VERIFY, "controller manager", "does not know"),
+    "no manager": (robot(), VERIFY, "controller manager", "nobody offers the service"),
     "two nodes of one name": (twins, {}, "graph", "2 nodes are called"),
     "no deadman": (robot(), {"require_enable": True}, "graph", "nobody publishes it"),
 }
@@ -120,6 +133,7 @@ GRAPHS = {
 @pytest.fixture(scope="module")
 def found(ros_environment) -> dict[str, list[Check]]:
     """{case: what the doctor finds}, of a few cases at a time, each in its namespace; `healthy` has nothing wrong."""
+    provide("controller_manager_msgs")
     cases = {"healthy": (with_controller(), {}), **{name: case[:2] for name, case in GRAPHS.items()}}
     doctor = rclpy.Context()
     rclpy.init(context=doctor)

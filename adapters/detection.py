@@ -10,6 +10,7 @@ from phyai_adapters._contract import FILE as CONTRACT
 from phyai_core.weights import Checkpoint
 
 ADAPTIVE_NORM = "gemma_expert.model.norm.dense.weight"  # pi0.5 has it where pi0 has a plain norm
+BACKBONE = "minicpmv4_6"
 MODEL_TYPES = {"Gr00tN1d7": "groot"}
 STACK = "paligemma_with_expert."
 
@@ -25,6 +26,11 @@ def detect_adapter(folder: Path) -> str:
     named = _lerobot_type(folder) or _openpi_type(folder)
     if named in ADAPTERS:
         return named
+    if named == BACKBONE:
+        raise ValueError(
+            f"checkpoint: {folder} is a MiniCPM-V 4.6 backbone. The action head of MiniCPM-Robot has no public source, "
+            "so there is no adapter for it; phyai_adapters.minicpm.MiniCpmBackbone gives the features a head needs"
+        )
     found = f"is of the type {named!r}" if named else "is of no known kind"
     raise ValueError(f"checkpoint: {folder} {found}; known are {', '.join(sorted(ADAPTERS))}")
 

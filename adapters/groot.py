@@ -25,16 +25,9 @@ from phyai_adapters._flow_time import table_rows
 from phyai_adapters._groot_files import Deployment, read_deployment
 from phyai_adapters._groot_head import ActionHead, HeadSizes, Prefix
 from phyai_adapters._processing import unit_images
-from phyai_adapters._qwen3_vl import (
-    MERGE,
-    Qwen3Vl,
-    TextSizes,
-    VisionSizes,
-    count_positions,
-    cut_patches,
-    read_text_sizes,
-    read_vision_sizes,
-)
+from phyai_adapters._qwen3_text import TextSizes, read_text_sizes
+from phyai_adapters._qwen3_vision import MERGE, VisionSizes, cut_patches, read_vision_sizes
+from phyai_adapters._qwen3_vl import Qwen3Vl, count_positions
 from phyai_adapters._stage import Stage
 from phyai_adapters._tokenizers import Tokenizer, load_tokenizer
 from phyai_core.adapter import Adapter

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +12,9 @@ from phyai_ros.doctor.checks import Check, Level, fail, ok, warn, worst
 from phyai_ros.doctor.hearing import Heard, Hearing
 from phyai_ros.doctor.machine import LARGE_IMAGE_BYTES, has_large_segment
 from phyai_ros.image_bridge import check_message
-from phyai_ros.joints import robot_joint_names
+from phyai_ros.joints import JointMap, robot_joint_names
+from phyai_ros.limit_sources import resolve_limits
+from phyai_ros.robot_checks import joint_actions
 from phyai_ros.settings import Settings
 from phyai_ros.stamps import StampLimits, judge_stamp
 
@@ -126,9 +127,7 @@ def _check_stamps(heard: Heard, settings: Settings) -> list[Check]:
 
 
 def _check_joints(heard: Heard, settings: Settings, spec: PolicySpec) -> list[Check]:
-    from phyai_ros.joints import JointMap
-
-    joint_map = JointMap(spec, settings.joints)
+    joint_map = JointMap(spec, settings.joints, bool(settings.tracking.max_effort), joint_actions(settings, spec))
     names = list(heard.newest.name)
     missing = sorted(joint_map.required - set(names))
     checks = _check_stamps(heard, settings)
@@ -144,14 +143,16 @@ def _check_joints(heard: Heard, settings: Settings, spec: PolicySpec) -> list[Ch
 
 def _check_pose(heard: Heard, settings: Settings, spec: PolicySpec) -> list[Check]:
     """Joints that stand outside of the limits, from where every chunk would be refused."""
-    names, limits = robot_joint_names(settings.joints, spec), settings.limits
-    position: dict[str, Any] = dict(zip(heard.newest.name, heard.newest.position, strict=False))
-    bounds = (limits.position_lower or (-math.inf,) * len(names), limits.position_upper or (math.inf,) * len(names))
-    outside = [
-        f"{n} at {position[n]:.3f}"
-        for n, low, high in zip(names, *bounds, strict=True)
-        if not low <= position[n] <= high
-    ]
+    names, measured = (
+        robot_joint_names(settings.joints, spec),
+        dict(zip(heard.newest.name, heard.newest.position, strict=False)),
+    )
+    try:
+        limits = resolve_limits(names, settings.limits)
+    except ValueError:  # told with the parameters
+        return []
+    joints = [(name, measured[name], i) for i, name in enumerate(names) if name in measured]
+    outside = [f"{name} at {at:.3f}" for name, at, i in joints if not limits.lower[i] <= at <= limits.upper[i]]
     if outside:
         fix = "move the robot inside, or correct limits.position_lower and _upper"
         return [fail(heard.topic, "pose", f"outside of the limits: {', '.join(outside)}", fix)]

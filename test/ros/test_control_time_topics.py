@@ -3,14 +3,18 @@ that late listeners miss, events out of order, percentiles and clocks that never
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
 
 import pytest
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
 
+from package.source_tree import ROOT
 from phyai_ros.metadata import hash_checkpoint, hash_settings
-from phyai_ros.msg import PolicyMetadata
+from phyai_ros.msg import ControlTiming, PolicyMetadata, PolicyStatus
 from phyai_ros.parameters import build_settings
 from ros.policy_rig import PolicyRig
 
@@ -88,3 +92,13 @@ def test_hashes_tell_settings_and_checkpoints_apart(tmp_path):
     before = hash_checkpoint(str(tmp_path))
     (tmp_path / "weights").write_bytes(b"abd")
     assert len(before) == 64 and hash_checkpoint(str(tmp_path)) != before
+
+
+def test_the_foxglove_layout_names_fields_that_exist():
+    layout = json.loads((ROOT / "config" / "foxglove_layout.json").read_text())
+    kinds = {"timing": ControlTiming, "status": PolicyStatus, "command": JointState}
+    paths = [path["value"] for panel in layout["configById"].values() for path in panel.get("paths", ())]
+    assert len(paths) > 20
+    for path in paths:
+        topic, field = re.fullmatch(r"/policy/(\w+)\.(\w+)(?:\[\d+\])?", path).groups()
+        assert field in kinds[topic].get_fields_and_field_types(), path

@@ -6,25 +6,28 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from phyai_adapters import load_adapter
 from phyai_core.baselines import MAX_BLEND_TICKS, TemporalEnsemble
-from phyai_core.engine import Engine, resolve_device
+from phyai_core.engine import Engine
 from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
 from phyai_core.limiter import Limiter
+from phyai_core.recipe import EngineRecipe
+from phyai_core.remote import RemoteEngine
 from phyai_core.rtc import GRADIENT_MODES, RtcConfig
 from phyai_core.tracking import TrackingGuard
 from phyai_core.types import PolicySpec
 from phyai_ros import output_assembly
 from phyai_ros.chunk_guard import ChunkGuard
+from phyai_ros.inference_process import InferenceProcess
+from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.joint_units import ConvertedInference, JointUnits
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.limit_sources import resolve_limits
@@ -47,7 +50,7 @@ class LoadedPolicy:
     `latency_s` is the p99 of the warm-up but the first, the injected delay included; NaN without a warm-up.
     """
 
-    engine: Engine
+    engine: Engine | RemoteEngine
     settings: Settings
     latency_s: float = math.nan
 
@@ -55,26 +58,55 @@ class LoadedPolicy:
     def spec(self) -> PolicySpec:
         return self.engine.spec
 
+    def close(self) -> None:
+        """Give back graphs, buffers and the child, if there is one."""
+        self.engine.close()
+
 
 def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     """Load, check against the settings and warm up. Raises ValueError (ParameterError) with what is wrong."""
-    device = resolve_device(settings.inference.device)
-    torch.set_num_threads(settings.inference.threads)
-    log(f"loading policy: {settings.inference.adapter} on {device}")
-    checkpoint = Path(settings.inference.checkpoint) if settings.inference.checkpoint else None
-    with keep_logging():
-        adapter = load_adapter(settings.inference.adapter, checkpoint, device)
-    settings = check_against_spec(settings, adapter.spec)
-    adapter.spec = replace(adapter.spec, num_denoise_steps=settings.inference.num_denoise_steps)
-    mode = settings.rtc.mode
-    engine = Engine(adapter, device, guidance=mode if mode in GRADIENT_MODES else None)
-    seconds = engine.warm_up(settings.inference.warmup_runs)
+    engine = build_engine(settings, log)
+    try:
+        settings = check_against_spec(settings, engine.spec)
+        seconds = engine.warm_up(settings.inference.warmup_runs)
+    except BaseException:
+        engine.close()
+        raise
     latency_s = math.nan
     if seconds:
         p99_s = float(np.quantile(seconds[1:] or seconds, 0.99, method="higher"))
         latency_s = p99_s + settings.inference.inject_delay_s
         log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, then at most {latency_s * 1e3:.1f} ms")
     return LoadedPolicy(engine, settings, latency_s)
+
+
+def build_engine(settings: Settings, log: Callable[[str], None]) -> Engine | RemoteEngine:
+    """The policy in this process, or in a child of its own. Raises ValueError in the policy's own words."""
+    inference, mode = settings.inference, settings.rtc.mode
+    log(f"loading policy: {inference.adapter} on {inference.device} ({inference.placement})")
+    recipe = EngineRecipe(
+        load_adapter,
+        inference.adapter,
+        Path(inference.checkpoint) if inference.checkpoint else None,
+        inference.device,
+        inference.threads,
+        inference.num_denoise_steps,
+        guidance=mode if mode in GRADIENT_MODES else None,
+        compiled=inference.compile,
+    )
+    if inference.placement == "process":
+        return RemoteEngine(recipe, inference.hang_after_s)
+    with keep_logging():
+        return recipe.build()
+
+
+def place_inference(
+    executor: RtcExecutor, policy: LoadedPolicy, log: Callable[[str], None]
+) -> InferenceThread | InferenceProcess:
+    """What serves the requests of `executor`, by inference.placement."""
+    if isinstance(policy.engine, RemoteEngine):
+        return InferenceProcess(executor, policy.engine, log)
+    return InferenceThread(executor)
 
 
 def build_executor(

@@ -29,9 +29,16 @@ class Controls:
     """Endpoints of one configuration. An e-stop counts always, everything else while `is_active`."""
 
     def __init__(
-        self, node: Node, settings: Settings, inputs: Inputs, pipeline: Pipeline, is_active: Callable[[], bool]
+        self,
+        node: Node,
+        settings: Settings,
+        inputs: Inputs,
+        pipeline: Pipeline,
+        is_active: Callable[[], bool],
+        on_reset: Callable[[], None],
     ) -> None:
         self._node, self._inputs, self._pipeline, self._is_active = node, inputs, pipeline, is_active
+        self._on_reset = on_reset
         with ExitStack() as made:
             self._made = made
             self._hear_prompt()
@@ -80,6 +87,7 @@ class Controls:
     def _reset(self, request: Trigger.Request) -> str:
         if not self._is_active():
             return INACTIVE
+        self._on_reset()
         self._pipeline.reset(Reason.RESET, "reset was requested")
         return ""
 

@@ -1,6 +1,6 @@
 """Placement `thread`: inference runs in a thread of the node.
 
-A placement has `start()`, `stop() -> bool` and `alive`; it serves the requests of one executor.
+A placement has `start()`, `stop() -> bool`, `restart()` and `alive`; it serves the requests of one executor.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class InferenceThread:
         if self._thread.is_alive():
             self._thread.join(JOIN_TIMEOUT_S)
         return not self._thread.is_alive()
+
+    def restart(self) -> None:
+        """Nothing to do: a thread is never lost."""
 
     @property
     def alive(self) -> bool:

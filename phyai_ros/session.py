@@ -12,11 +12,19 @@ from std_msgs.msg import String
 from phyai_core.clock import NS_PER_S, SteadyClock
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.types import Reason
-from phyai_ros.assembly import build_executor, build_motion, build_output, check_latency, load_policy
+from phyai_ros.assembly import (
+    build_executor,
+    build_motion,
+    build_output,
+    check_latency,
+    load_policy,
+    place_inference,
+)
 from phyai_ros.collision_check import CollisionCheck
 from phyai_ros.control_loop import ControlLoop
 from phyai_ros.controller_state import ControllerState
 from phyai_ros.controls import Controls
+from phyai_ros.inference_process import InferenceProcess
 from phyai_ros.inference_thread import InferenceThread
 from phyai_ros.inputs import Inputs
 from phyai_ros.joints import robot_joint_names
@@ -46,6 +54,7 @@ class Session:
         self._running: ExitStack | None = None
         with ExitStack() as made:
             self._policy = policy = load_policy(settings, node.get_logger().info)
+            made.callback(policy.close)
             self._settings, self._spec = policy.settings, policy.spec
             motion = build_motion(policy, self._read_robot_description())
             self._executor = build_executor(policy, motion=motion)
@@ -65,15 +74,24 @@ class Session:
             self._controller_state = self._watch_controller_state(made)
             self._pipeline = self._make_pipeline(motion)
             self._reporter.pipeline = self._pipeline
-            controls = Controls(node, self._settings, self._inputs, self._pipeline, lambda: self._running is not None)
+            controls = Controls(
+                node, self._settings, self._inputs, self._pipeline, self._is_active, self._restart_inference
+            )
             made.callback(controls.close)
             names = {name.rpartition("/")[2] for name in controller_names(self._settings).values()}
             self._ownership = Ownership(node, self._settings.controller, sorted(names), self._pipeline.own)
-            self._action = PolicyAction(node, self._pipeline, controls.set_prompt, lambda: self._running is not None)
+            self._action = PolicyAction(node, self._pipeline, controls.set_prompt, self._is_active)
             made.callback(self._action.close)
             self._collision = self._make_collision_check(made)
             self._made = made.pop_all()
         self._loop: ControlLoop | None = None
+
+    def _is_active(self) -> bool:
+        return self._running is not None
+
+    def _restart_inference(self) -> None:
+        """Bring back a child that was lost."""
+        self._inference.restart()
 
     def _read_robot_description(self) -> str:
         topic = self._settings.limits.robot_description
@@ -136,9 +154,9 @@ class Session:
             running.callback(realtime.close)
             self._reporter.warnings = realtime.warnings  # the control thread adds to them
             realtime.warnings.update({f"controller_{i}": remark for i, remark in enumerate(remarks)})
-            inference = InferenceThread(self._executor)
-            running.callback(self._join_inference, inference)
-            inference.start()
+            self._inference = place_inference(self._executor, self._policy, self._node.get_logger().warning)
+            running.callback(self._join_inference, self._inference)
+            self._inference.start()
             self._loop = self._make_loop(running, realtime)
             steady = Clock(clock_type=ClockType.STEADY_TIME)
             timer = self._node.create_timer(1.0 / self._settings.status_rate_hz, self._report_status, clock=steady)
@@ -209,6 +227,6 @@ class Session:
         if not loop.stop():
             self._node.get_logger().error("the control loop did not end in time")
 
-    def _join_inference(self, inference: InferenceThread) -> None:
+    def _join_inference(self, inference: InferenceThread | InferenceProcess) -> None:
         if not inference.stop():
             self._node.get_logger().error("an inference is still running; its result will be dropped")

@@ -22,7 +22,12 @@ class Inference(Group):
     )
     checkpoint: str = entry("", "Checkpoint file or folder; empty: the weights that ship with the package")
     device: str = entry("cpu", "Where the policy runs", allowed="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$")
-    placement: Literal["thread"] = entry("thread", "Inference runs in a thread of the node")
+    placement: Literal["thread", "process"] = entry(
+        "thread",
+        "thread: inference runs in a thread of the node; process: in a child process, which cannot delay the control "
+        "thread and can be lost and restarted (~/reset)",
+    )
+    compile: bool = entry(False, "Fuse small operations with torch.compile while graphs are captured (cuda only)")
     threads: int = entry(1, "CPU threads of one inference", ge=1, le=256)
     num_denoise_steps: int = entry(0, "Denoise steps per chunk; 0: as the policy was trained", ge=0, le=1000)
     seed: int = entry(0, "Seed of the noise; -1: a new one at each configure", ge=-1, le=2**31 - 1)

@@ -68,7 +68,8 @@ class FakeRobot(Node):
     def _publish_joints(self) -> None:
         if not self.joints_on:
             return
-        message = JointState(name=self.joints, position=self.position[: len(self.joints)])
+        still = [0.0] * len(self.joints)
+        message = JointState(name=self.joints, position=self.position[: len(self.joints)], velocity=still)
         message.header.stamp = self.get_clock().now().to_msg()
         self._joint_states.publish(message)
 

@@ -3,6 +3,8 @@ zeros, chunks of a dead epoch, half-configured nodes, traces instead of sentence
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -201,3 +203,20 @@ def test_the_prompt_is_heard_and_reported():
         rig.start()
         rig.robot.prompt.publish(String(data="follow the puck"))
         rig.wait(lambda: rig.robot.status.prompt == "follow the puck", "prompt in status")
+
+
+def test_a_lost_policy_process_stops_the_robot_and_a_reset_brings_it_back():
+    arm = {"inference.adapter": "flow_tiny", "inference.placement": "process"}
+    loose = {"limits.max_velocity": [50.0], "limits.max_acceleration": [50.0], "start.max_step_rad": 5.0}
+    with PolicyRig(**arm, **loose) as rig:
+        rig.robot.joints, rig.robot.position = ["yaw", "shoulder", "elbow", "wrist_pitch"], [0.0, 0.5, 1.5, 1.1]
+        epoch = rig.start().wait_for_state("running").epoch
+        child = rig.node._session._policy.engine.pid
+        os.kill(child, signal.SIGKILL)
+        rig.wait_for_state("stopped")
+        assert all(is_braking(t) for t in rig.robot.heard["trajectory"])
+        assert rig.robot.reset.call(rig.robot.reset.srv_type.Request(), 5.0).success
+        assert rig.wait_for_state("running").epoch > epoch
+        assert rig.node._session._policy.engine.pid != child
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -22,6 +22,7 @@ from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
 from phyai_ros.policy_node import PolicyNode
 from phyai_ros.spinning import make_executor, spin_until
 from ros.fake_policy import JOINTS, FakePolicy, Misbehaviour
+from ros.graph import Domain
 
 TIMEOUT_S = 10.0
 PARAMETERS = {
@@ -98,7 +99,8 @@ class PolicyRig:
     def __enter__(self) -> PolicyRig:
         phyai_adapters.ADAPTERS["fake"] = "ros.fake_policy:FakePolicy"
         self.context = rclpy.Context()
-        rclpy.init(context=self.context)
+        self._domain = Domain()  # whatever else runs on this machine is not heard
+        rclpy.init(context=self.context, domain_id=self._domain.number)
         overrides = [Parameter(name, value=value) for name, value in self._parameters.items()]
         self.node = PolicyNode(context=self.context, namespace=self._namespace, parameter_overrides=overrides)
         self.robot = FakeRobot(self.context)
@@ -122,6 +124,7 @@ class PolicyRig:
         for node in (self.robot, *self._helpers):
             node.destroy_node()
         rclpy.try_shutdown(context=self.context)
+        self._domain.close()
         del phyai_adapters.ADAPTERS["fake"]
 
     def serve(self, node: Node) -> None:

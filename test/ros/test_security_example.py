@@ -20,10 +20,16 @@ def allowed(kind: str, **attribute: str) -> set[str]:
 def test_the_example_names_what_the_node_uses():
     with PolicyRig() as rig:
         assert rig.node.trigger_configure().name == "SUCCESS"
-        ends = rig.node, (rig.node.get_name(), rig.node.get_namespace())
-        published = {name for name, _ in ends[0].get_publisher_names_and_types_by_node(*ends[1])}
-        subscribed = {name for name, _ in ends[0].get_subscriber_names_and_types_by_node(*ends[1])}
-        offered = {name for name, _ in ends[0].get_service_names_and_types_by_node(*ends[1])}
+        node, name = rig.node, (rig.node.get_name(), rig.node.get_namespace())
+
+        def ours(list_names) -> set[str]:
+            return {topic for topic, _ in list_names(*name)}
+
+        rig.wait(lambda: "/policy/status" in ours(node.get_publisher_names_and_types_by_node), "the graph")
+        rig.wait(lambda: "/policy/pause" in ours(node.get_service_names_and_types_by_node), "the graph")
+        published = ours(node.get_publisher_names_and_types_by_node)
+        subscribed = ours(node.get_subscriber_names_and_types_by_node)
+        offered = ours(node.get_service_names_and_types_by_node)
 
     def in_action(name: str) -> bool:
         return "/_action/" in name

@@ -96,6 +96,8 @@ def test_r28_every_name_of_a_node_is_in_its_namespace():
     with PolicyRig(node_namespace="/left") as rig:
         assert rig.node.trigger_configure().name == "SUCCESS"
         name, namespace = rig.node.get_name(), rig.node.get_namespace()
+        services = rig.node.get_service_names_and_types_by_node
+        rig.wait(lambda: any("pause" in service for service, _ in services(name, namespace)), "the graph")
         ours = [topic for topic, _ in rig.node.get_publisher_names_and_types_by_node(name, namespace)]
         ours += [topic for topic, _ in rig.node.get_subscriber_names_and_types_by_node(name, namespace)]
         ours += [service for service, _ in rig.node.get_service_names_and_types_by_node(name, namespace)]

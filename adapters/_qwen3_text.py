@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,20 @@ def read_text_sizes(config: Mapping[str, Any], depth: int) -> TextSizes:
     )
 
 
+class Sight(NamedTuple):
+    """What each token may see. Padding sees itself, because some kernels give no numbers for a query without keys."""
+
+    mask: Tensor  # bool [B, 1, T, T]
+    real: Tensor  # bool [B, 1, T, 1], False for padding
+
+    @classmethod
+    def causal(cls, mask: Tensor) -> Sight:
+        """Of tokens that see the real ones before them; mask bool [B, T]."""
+        own = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+        before = torch.ones_like(own).tril()
+        return cls(((before & mask[:, None]) | own)[:, None], mask[:, None, :, None])
+
+
 class SelfAttention(nn.Module):
     """Grouped heads, with a norm over each head's queries and keys."""
 
@@ -62,14 +76,14 @@ class SelfAttention(nn.Module):
         self.o_proj = nn.Linear(query, sizes.width, bias=False)
         self.q_norm, self.k_norm = (ScaledRMSNorm(sizes.head_dim, sizes.eps) for _ in range(2))
 
-    def forward(self, x: Tensor, rotary: Rotary, mask: Tensor) -> Tensor:
-        """x [B, T, D], mask bool [B, 1, T, T] -> [B, T, D]. A query that sees nothing gives zeros."""
+    def forward(self, x: Tensor, rotary: Rotary, sight: Sight) -> Tensor:
+        """[B, T, D] -> [B, T, D]; zeros for padding."""
         q = rotate(self.q_norm(self.q_proj(x).unflatten(-1, self.heads)), rotary)
         k = rotate(self.k_norm(self.k_proj(x).unflatten(-1, self.heads)), rotary)
         v = self.v_proj(x).unflatten(-1, self.heads)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        out = scaled_dot_product_attention(q, k, v, attn_mask=sight.mask, enable_gqa=True)
+        return self.o_proj(out.masked_fill(~sight.real, 0.0).transpose(1, 2).flatten(2))
 
 
 class GatedFeedForward(nn.Module):
@@ -92,9 +106,9 @@ class TextLayer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = (ScaledRMSNorm(sizes.width, sizes.eps) for _ in range(2))
         self.self_attn, self.mlp = SelfAttention(sizes), GatedFeedForward(sizes.width, sizes.mlp_width)
 
-    def forward(self, x: Tensor, rotary: Rotary, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary, sight: Sight) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        x = x + self.self_attn(self.input_layernorm(x), rotary, mask)
+        x = x + self.self_attn(self.input_layernorm(x), rotary, sight)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

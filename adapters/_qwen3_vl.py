@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from phyai_adapters._qwen3_text import TextLayer, TextSizes, interleaved_rotary
+from phyai_adapters._qwen3_text import Sight, TextLayer, TextSizes, interleaved_rotary
 from phyai_adapters._qwen3_vision import VisionSizes, VisionTower
 
 
@@ -36,14 +36,13 @@ class Qwen3Vl(nn.Module):
         slot = (is_image.cumsum(1) - 1).clamp(min=0)[..., None]  # which image token each position takes, if it is one
         x = self.language_model["embed_tokens"](tokens)
         x = torch.where(is_image[..., None], own.gather(1, slot.expand(-1, -1, own.shape[-1])), x)
-        causal = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool, device=tokens.device).tril()
-        seen = (causal & mask[:, None, :])[:, None]
+        sight = Sight.causal(mask)
         rotary = interleaved_rotary(positions, self.text.head_dim, self.text.theta, self.text.sections)
         for index, layer in enumerate(self.language_model["layers"]):
             if 0 < index <= len(taps):
                 added = taps[index - 1].gather(1, slot.expand(-1, -1, x.shape[-1]))
                 x = torch.where(is_image[..., None], x + added, x)
-            x = layer(x, rotary, seen)
+            x = layer(x, rotary, sight)
         return x
 
 

@@ -185,15 +185,13 @@ class Groot(Adapter):
 
     def _prepare(self, frame: np.ndarray) -> np.ndarray:
         """Letter-box where asked for, scale the shorter edge, cut the centre, scale again, then to whole tokens."""
-        import cv2  # only this policy needs it
-
         if self.deployment.letter_box and frame.shape[0] != frame.shape[1]:
             missing = max(frame.shape[:2]) - np.array(frame.shape[:2])
             frame = np.pad(frame, [(part // 2, part - part // 2) for part in missing] + [(0, 0)])
-        frame = _scale_shorter(cv2, frame, self.deployment.shortest_edge)
+        frame = _scale_shorter(frame, self.deployment.shortest_edge)
         height, width = (max(1, int(part * self.deployment.crop_fraction)) for part in frame.shape[:2])
         top, left = (frame.shape[0] - height) // 2, (frame.shape[1] - width) // 2
-        frame = _scale_shorter(cv2, frame[top : top + height, left : left + width], self.deployment.shortest_edge)
+        frame = _scale_shorter(frame[top : top + height, left : left + width], self.deployment.shortest_edge)
         unit = self.vision.sizes.patch * MERGE
         size = [max(1, round(part / unit)) * unit for part in frame.shape[:2]]
         if size == list(frame.shape[:2]):
@@ -317,11 +315,13 @@ class Groot(Adapter):
         yield Stage("action_pred", x)
 
 
-def _scale_shorter(cv2, frame: np.ndarray, edge: int) -> np.ndarray:
+def _scale_shorter(frame: np.ndarray, edge: int) -> np.ndarray:
     ratio = edge / min(frame.shape[:2])
     height, width = (round(part * ratio) for part in frame.shape[:2])
     if (height, width) == frame.shape[:2]:
         return frame
+    import cv2  # only frames of another size need it
+
     return cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from phyai_adapters._deployment import Options
 from phyai_adapters._loading import fill_random, random_parts
 from phyai_adapters._openpi import CAMERAS, STATISTICS
 from phyai_adapters._paligemma import FULL, TINY
+from phyai_adapters.random_vlas import MAKERS, random_vla
 from phyai_core.adapter import Adapter
 
 SIZES = {"full": FULL, "tiny": TINY}
@@ -36,11 +37,13 @@ def random_adapter(
 
     On the meta device it has no weights, only shapes. Raises ValueError with what is allowed.
     """
-    _check(name, size)
+    _check(name, size, NAMES + tuple(MAKERS))
     if not 1 <= cameras <= len(CAMERAS):
         raise ValueError(f"cameras: {cameras} asked for; allowed are 1 to {len(CAMERAS)}")
     if not 4 <= prompt_tokens <= 1024:
         raise ValueError(f"prompt tokens: {prompt_tokens} asked for; allowed are 4 to 1024")
+    if name in MAKERS:
+        return random_vla(name, device, size, CAMERAS[:cameras], prompt_tokens, dtype, seed)
     side = SIZES[size].vision.image_size
     options = Options(
         rate_hz=RATE_HZ,
@@ -70,7 +73,7 @@ class RandomLoad:
 
 def write_checkpoint(name: str, folder: Path, device: torch.device, size: str = "full", seed: int = 0) -> int:
     """A checkpoint folder in the openpi layout, bfloat16 on a CUDA device. Returns the bytes of its weights."""
-    _check(name, size)
+    _check(name, size, NAMES)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     network = _adapter_class(name).network_class.empty(SIZES[size], device, dtype, dtype)
     fill_random(network, seed)
@@ -86,9 +89,9 @@ def write_checkpoint(name: str, folder: Path, device: torch.device, size: str = 
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _check(name: str, size: str) -> None:
-    if name not in NAMES:
-        raise ValueError(f"adapter: {name!r} has no random weights; allowed are {', '.join(NAMES)}")
+def _check(name: str, size: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise ValueError(f"adapter: {name!r} has no random weights; allowed are {', '.join(names)}")
     if size not in SIZES:
         raise ValueError(f"size: {size!r} is unknown; allowed are {', '.join(SIZES)}")
 

@@ -26,6 +26,8 @@ CASES = {
     "pi05_3x200_compiled": ("--adapter", "pi05", "--compile", *RANDOM),
     "pi05_2x48": ("--adapter", "pi05", "--cameras", "2", "--prompt-tokens", "48", *RANDOM),
     "pi0_3x48": ("--adapter", "pi0", "--prompt-tokens", "48", *RANDOM),
+    "smolvla_2x48": ("--adapter", "smolvla", "--cameras", "2", "--prompt-tokens", "48", *RANDOM),
+    "groot_2x64": ("--adapter", "groot", "--cameras", "2", "--prompt-tokens", "64", *RANDOM),
     "pi05_checkpoint": ("--adapter", "pi05", "--device", "cuda", "--process"),
 }
 WRITE = (

@@ -79,7 +79,9 @@ def describe_factors(point: Roofline, overlap: bool, factors: Sequence[float] = 
             changed.append(f"{name} {show_ms(then_s)}")
     texts = [f"The cycle from launch to launch is {show_ms(now_s)}."]
     texts += [f"With a model {', '.join(changed)}."] if changed else []
-    texts += [f"A model {' or '.join(same)} would not change it."] if same else []
+    if same:
+        names = " or ".join(filter(None, [", ".join(same[:-1]), same[-1]]))
+        texts.append(f"A model {names} would not change it.")
     return " ".join(texts)
 
 

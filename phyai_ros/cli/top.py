@@ -11,13 +11,13 @@ from rich.live import Live
 
 from phyai_ros.cli.errors import CommandFailed
 
-REFRESH_S, HEARD_WITHIN_S = 0.25, 3.0
+REFRESH_S, HEARD_WITHIN_S, COLLECT_S = 0.25, 8.0, 1.5
 
 
 def top(
     policy: Annotated[str, typer.Option(help="Name of the policy node, with its namespace")] = "policy",
     once: Annotated[
-        bool, typer.Option(help="Look for three seconds, print once and end; 1 when nothing is heard")
+        bool, typer.Option(help="Listen for a moment, print once and end; 1 when nothing is heard")
     ] = False,
     seconds: Annotated[float, typer.Option(min=0, help="End after so long; 0: at Ctrl-C")] = 0.0,
 ) -> None:
@@ -47,9 +47,9 @@ def print_once(feed, console: Console) -> bool:
     from phyai_ros.dashboard.snapshot import make_snapshot
 
     end_s = time.monotonic() + HEARD_WITHIN_S
-    while time.monotonic() < end_s:
-        feed.poll()
+    while feed.poll().status is None and time.monotonic() < end_s:
         time.sleep(REFRESH_S)
+    time.sleep(COLLECT_S)
     console.print(render(make_snapshot(feed.poll(), feed.policy)))
     return feed.seen.status is not None
 

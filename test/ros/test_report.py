@@ -13,6 +13,8 @@ import pytest
 from phyai_core.timing import ChunkTiming, Roofline, measured
 from phyai_ros.cli.main import run as run_cli
 from phyai_ros.control_time_words import describe_dominant, describe_factors, describe_regime, describe_robots
+from phyai_ros.msg import ControlTiming, PolicyStatus
+from phyai_ros.replay.bag_writer import BagWriter
 from phyai_ros.report.control_time import describe_run
 from phyai_ros.report.runs import read_run
 from phyai_ros.run_record import save_record
@@ -93,6 +95,23 @@ def test_a_demo_record_knows_its_mode(tmp_path):
     run = read_run(tmp_path)
     assert not run.overlap and run.dt_s == DT_S
     assert describe_run(run)["y_expected"] == pytest.approx(run.point().x / (1 + run.point().x), abs=1e-6)
+
+
+def test_a_bag_tells_what_the_robot_did_and_why(tmp_path):
+    path, start_ns = tmp_path / "run.mcap", 1_700_000_000_000_000_000
+    with BagWriter(path) as bag:
+        for k in range(10):
+            state, reason = ("running", "ok") if k < 6 else ("holding", "starved")
+            now_ns = start_ns + k * 100_000_000
+            status = PolicyStatus(state=state, reason=reason, rtc_mode="sync")
+            bag.write("/policy/status", "phyai_ros/msg/PolicyStatus", now_ns, status)
+            timing = ControlTiming(l_inference=0.24, l_env=0.32, l_control=0.56, l_vision=math.nan)
+            bag.write("/policy/timing", "phyai_ros/msg/ControlTiming", now_ns, timing)
+    run = read_run(path)
+    assert [(span.state, span.reason) for span in run.spans] == [("running", "ok"), ("holding", "starved")]
+    assert run.spans[1].start_s == pytest.approx(0.6)
+    assert (run.label, run.overlap, describe_run(run)["on_curve"]) == ("run", False, True)
+    assert math.isnan(run.quantile("l_vision", 50.0))
 
 
 def test_the_tail_on_the_other_side_of_the_ridge_is_said(tmp_path):

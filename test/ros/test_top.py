@@ -78,10 +78,11 @@ def test_the_line_marks_where_the_median_stands(x, place):
     assert (line.find("●") if place is None else line.index("●")) == (-1 if place is None else place)
 
 
-def test_it_attaches_to_a_running_node(ros_environment, capfd):
+def test_it_attaches_to_a_running_node(ros_environment, capfd, monkeypatch):
     with PolicyRig() as rig:
         rig.start().wait_for_state("running")
         rig.wait_for_news("timing", 2)
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(rig.context.get_domain_id()))
         assert run_cli(["top", "--once"]) == 0
     shown = capfd.readouterr().out
     assert "/policy: fake on cpu, mode identity" in shown and "running" in shown and "denoise" in shown

@@ -3,6 +3,7 @@ not end with the bag. The player is a stand-in that writes down how it was calle
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -28,7 +29,12 @@ def launched(graph, tmp_path):
 
     def run(*arguments: str) -> tuple[int, str, list[str]]:
         started = Launched(environment, tmp_path / "log.txt", file, *arguments)
-        code = started.process.wait(60)
+        try:
+            code = started.process.wait(40)
+        except subprocess.TimeoutExpired:  # the transition event came before the launch had discovered its topic
+            started.interrupt()
+            started = Launched(environment, tmp_path / "log.txt", file, *arguments)
+            code = started.process.wait(60)
         return code, started.output, said.read_text().splitlines() if said.exists() else []
 
     return run, str(tmp_path / "some.mcap")

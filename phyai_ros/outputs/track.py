@@ -82,19 +82,19 @@ def brake_along(track: Track, tick: int, brake: Brake) -> Track:
 
     A path that turns too hard to be braked on within the limits is left straight ahead.
     """
-    straight = brake_track(tick, track.at(tick), brake)
-    shortest = len(straight.positions) - 1
+    reference = track.at(tick)
+    shortest = len(brake.tail(reference.position, reference.velocity)[0])
     for count in (shortest, shortest + 1, shortest + 2):
         j = np.arange(1, count + 1)
         places = tick + j - j**2 / (2.0 * count)  # the speed falls evenly from 1 to 0
         states = [track.between(place, brake.dt_s) for place in places]
         positions = np.array([state.position for state in states])
         velocities = np.array([state.velocity for state in states]) * (1.0 - j / count)[:, None]
-        speeds = np.vstack([track.at(tick).velocity, velocities])
+        speeds = np.vstack([reference.velocity, velocities])
         if np.all(np.abs(np.diff(speeds, axis=0)) / brake.dt_s <= brake.max_acceleration * BRAKING_TOLERANCE):
             none = np.empty((0, positions.shape[1]))
-            return _join(tick, track.at(tick), (none, none), (positions, velocities))
-    return straight
+            return _join(tick, reference, (none, none), (positions, velocities))
+    return brake_track(tick, reference, brake)
 
 
 def _join(tick: int, reference: Reference, rows: tuple[Array, Array], tail: tuple[Array, Array]) -> Track:

@@ -238,7 +238,7 @@ class ActionHead(nn.Module):
     def embed_actions(self, prefix: Prefix, latents: Tensor, features: Tensor) -> Tensor:
         """latents [B, H, A'], time features [B, D] -> action tokens [B, H, D]."""
         first, second, third = prefix.picked.actions
-        x = _apply(first, latents)
+        x = _apply(first, latents.to(first[0].dtype))
         x = silu(_apply(second, torch.cat((x, features[:, None].expand_as(x)), dim=-1)))
         return _apply(third, x) + self.position_embedding.weight[: latents.shape[1]]
 

@@ -19,7 +19,7 @@ from phyai_adapters._deployment import Deployment, Options
 from phyai_adapters._lerobot import require
 from phyai_adapters._resnet_files import read_resnet_sizes
 from phyai_adapters._stage import Stage
-from phyai_core.layers.resnet import map_size
+from phyai_core.layers.resnet import exact_convolutions, map_size
 from phyai_core.weights import Checkpoint, Progress
 
 UNUSED = ("vae_encoder*",)  # what training encodes the demonstrated chunk with
@@ -106,7 +106,8 @@ class Act(CameraPolicy):
     def embed(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Inputs on the device -> encoder tokens [B, T, D]."""
         images = [self.prepare_image(inputs, camera.key) for camera in self.spec.cameras]
-        return self.network.embed(images, inputs["state"])
+        with exact_convolutions():
+            return self.network.embed(images, inputs["state"])
 
     @torch.no_grad()
     def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Memory:

@@ -34,6 +34,7 @@ from phyai_adapters._lerobot import require
 from phyai_adapters._resnet_files import read_resnet_sizes
 from phyai_adapters._stage import Stage
 from phyai_adapters._unet1d import UnetSizes
+from phyai_core.layers.resnet import exact_convolutions
 from phyai_core.types import Observation
 from phyai_core.weights import Checkpoint, Progress
 
@@ -141,12 +142,14 @@ class Diffusion(CameraPolicy):
     def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Inputs on the device -> what steers the U-Net, [B, W]."""
         images = [self.prepare_frames(inputs, camera.key) for camera in self.spec.cameras]
-        return self.network.observe(images, inputs["state"])
+        with exact_convolutions():
+            return self.network.observe(images, inputs["state"])
 
     @torch.no_grad()
     def denoise(self, prefix: Tensor, x: Tensor, step: int) -> Tensor:
         """The U-Net's output [B, T, A] at step `step` of training."""
-        return self.network.unet(x, torch.full((len(x),), step, device=x.device), prefix)
+        with exact_convolutions():
+            return self.network.unet(x, torch.full((len(x),), step, device=x.device), prefix)
 
     @torch.no_grad()
     def sample(self, prefix: Tensor, noise: Tensor) -> Tensor:

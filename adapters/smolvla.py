@@ -153,6 +153,12 @@ class SmolVla(CameraPolicy):
             raise ValueError(f"camera {camera.key}: {frame.shape[1:3]} given, frame_sizes declares {declared}")
         return frame
 
+    def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Inputs with the prompt padded to `length`."""
+        more = length - inputs["tokens"].shape[1]
+        tokens = torch.nn.functional.pad(inputs["tokens"], (0, more), value=self._tokenizer.pad_id)
+        return {**inputs, "tokens": tokens, "token_mask": torch.nn.functional.pad(inputs["token_mask"], (0, more))}
+
     # The network.
 
     @torch.no_grad()

@@ -7,6 +7,7 @@ training time, y = w (x - mean) / sqrt(var + eps) + b, and group norm with 16 ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,14 @@ class ResNetSizes:
     def channels(self) -> int:
         """Channels of the feature map."""
         return self.width * 2 ** (STAGES - 1)
+
+
+def exact_convolutions() -> AbstractContextManager:
+    """Inside it, cuDNN computes float32 convolutions in float32; left to itself it rounds their inputs to TF32.
+
+    That would cost three digits, which policies that run in float32 do not expect.
+    """
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def map_size(pixels: int) -> int:

@@ -55,6 +55,17 @@ class TestSmolVla(CameraPolicyTests):
         with pytest.warns(UserWarning, match="cut to the 12 tokens of training"):
             adapter.preprocess(replace(obs, prompt="put the cup on the table"))
 
+    def test_a_longer_padding_gives_the_same_chunk(self, adapter):
+        inputs = adapter.preprocess(self.make_observation(0))
+        longer = adapter.pad_prompt(inputs, 12)
+        assert all(torch.equal(inputs[name], longer[name]) for name in inputs)
+        noise, times = self.noise(adapter), torch.zeros(1, 8)
+        alone, padded = (
+            adapter.denoise_step(adapter.encode_prefix(x), noise, times)
+            for x in (inputs, adapter.pad_prompt(inputs, 16))
+        )
+        torch.testing.assert_close(alone, padded, atol=1e-5, rtol=0)
+
     def test_padding_of_the_prompt_leaves_no_trace(self, adapter):
         recorded = adapter.recorded_inputs(tensors("smolvla", "inputs"))
         other = torch.where(recorded["token_mask"], recorded["tokens"], 77)

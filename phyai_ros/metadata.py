@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,14 +29,19 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 def publish_metadata(node: Node, settings: Settings, spec: PolicySpec, joint_names: Sequence[str]) -> Publisher:
     """Send it once, for everyone who ever listens; returns the publisher that keeps it."""
     publisher = create_publisher(node, PolicyMetadata, "~/metadata", LATCHED)
-    message = make_metadata(settings, spec, joint_names)
+    message = make_metadata(settings, spec, joint_names, node.resolve_topic_name)
     message.header.stamp = to_time(node.get_clock().now().nanoseconds)
     publisher.publish(message)
     return publisher
 
 
-def make_metadata(settings: Settings, spec: PolicySpec, joint_names: Sequence[str]) -> PolicyMetadata:
-    """`settings` have been filled in from `spec`; `joint_names` are the robot's in action order."""
+def make_metadata(
+    settings: Settings, spec: PolicySpec, joint_names: Sequence[str], resolve: Callable[[str], str]
+) -> PolicyMetadata:
+    """`settings` have been filled in from `spec`; `joint_names` are the robot's in action order.
+
+    `resolve` turns a topic of the settings into its full name, remappings included.
+    """
     inference, outputs = settings.inference, list(named_outputs(settings).values())
     cameras = [settings.cameras.by_key[camera.key] for camera in spec.cameras]
     return PolicyMetadata(
@@ -60,13 +65,13 @@ def make_metadata(settings: Settings, spec: PolicySpec, joint_names: Sequence[st
         state_kinds=[feature.kind for feature in spec.state],
         state_units=[feature.unit for feature in spec.state],
         camera_keys=[camera.key for camera in spec.cameras],
-        camera_topics=[camera.topic for camera in cameras],
+        camera_topics=[resolve(camera.topic) for camera in cameras],
         camera_transports=[camera.transport for camera in cameras],
         camera_heights=[camera.height for camera in spec.cameras],
         camera_widths=[camera.width for camera in spec.cameras],
-        joint_states_topic=settings.inputs.joint_states_topic,
+        joint_states_topic=resolve(settings.inputs.joint_states_topic),
         output_types=[output.type for output in outputs],
-        output_topics=[output_topic(output) for output in outputs],
+        output_topics=[resolve(output_topic(output)) for output in outputs],
     )
 
 

@@ -126,12 +126,7 @@ class Feed:
         cameras = zip(metadata.camera_keys, metadata.camera_topics, metadata.camera_transports, strict=True)
         for key, topic, transport in cameras:
             kind = CompressedImage if transport == "compressed" else Image
-            self._cameras[key] = self._subscribe(kind, self._beside_policy(topic), NEWEST)
-
-    def _beside_policy(self, topic: str) -> str:
-        """A topic as the policy node resolves it: relative to its namespace."""
-        namespace = self.policy.rpartition("/")[0]
-        return topic if topic.startswith("/") or not namespace else f"{namespace}/{topic}"
+            self._cameras[key] = self._subscribe(kind, topic, NEWEST)
 
     def _subscribe(self, kind: type, topic: str, qos: QoSProfile | int) -> Subscription:
         return create_subscription(self._node, kind, topic, _unused, qos)

@@ -129,7 +129,7 @@ function showInputs({ status, policy }) {
   byId("inputs").tBodies[0].prepend(line);
   if (!policy || kept.polls % PICTURES_EVERY) return;
   policy.cameras.forEach((key, index) => {
-    const image = byId(`camera-${key}`), input = status.inputs.find((one) => one.name === policy.camera_topics[index]);
+    const image = byId(`camera-${key}`), input = status.inputs[index];  // cameras come first, in the same order
     image.src = `camera?key=${encodeURIComponent(key)}&poll=${kept.polls}`;
     const age = image.parentElement.querySelector("span");
     age.textContent = input && input.age_s !== null ? `${milliseconds(input.age_s)} old` : "no picture yet";

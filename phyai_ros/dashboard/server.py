@@ -6,6 +6,7 @@ Everything is done on request; a page that is closed or hidden asks for nothing,
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,11 @@ class DashboardServer(ThreadingHTTPServer):
         except OSError as error:
             raise ValueError(f"{host}:{port} cannot be served ({error.strerror}); give another --port.") from error
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     @property
     def url(self) -> str:
         return f"http://{self.server_address[0]}:{self.server_address[1]}/"
@@ -84,6 +90,7 @@ class DashboardServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # one connection for all requests of a page
+    timeout = 30.0  # s; then an idle one is closed
     server: DashboardServer
 
     def do_GET(self) -> None:

@@ -51,7 +51,6 @@ def describe_policy(metadata: PolicyMetadata) -> dict[str, Any]:
         "joints": list(metadata.joint_names),
         "units": list(metadata.action_units),
         "cameras": list(metadata.camera_keys),
-        "camera_topics": list(metadata.camera_topics),
     }
 
 

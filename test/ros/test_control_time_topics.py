@@ -50,8 +50,8 @@ def test_metadata_reaches_who_comes_late(rig):
     assert (told.policy, told.dt, told.action_horizon, told.execution_horizon) == ("fake", 0.04, 24, 6)
     assert list(told.joint_names) == list(told.action_names) == ["shoulder", "elbow"]
     assert list(told.state_kinds) == ["position", "position", "command", "command"]
-    assert list(told.camera_topics) == ["camera/front/image_raw"] and list(told.camera_heights) == [8]
-    assert list(told.output_topics) == ["joint_trajectory_controller/joint_trajectory"]
+    assert list(told.camera_topics) == ["/camera/front/image_raw"] and list(told.camera_heights) == [8]
+    assert list(told.output_topics) == ["/joint_trajectory_controller/joint_trajectory"]
     assert len(told.config_hash) == 64 and told.checkpoint_hash == ""
 
 

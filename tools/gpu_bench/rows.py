@@ -1,4 +1,4 @@
-"""Operations that only move data: error against the reference, time and bandwidth over buffers larger than the cache."""
+"""Operations that only move data: error against the reference, time, bandwidth over buffers larger than the cache."""
 
 from __future__ import annotations
 

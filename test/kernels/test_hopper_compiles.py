@@ -1,0 +1,97 @@
+"""Guards against: Hopper kernels that no longer compile with the installed Triton, or need more shared memory than a
+thread block may have. Runs without a GPU: a driver that reports an H200 and launches nothing.
+
+As a program it compiles every Hopper kernel at the sizes of pi0.5 and prints how many there were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+MAX_SHARED_BYTES = 232448
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU tests run these kernels")
+def test_every_hopper_kernel_compiles():
+    pytest.importorskip("triton.experimental.gluon")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    run = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert int(run.stdout) >= 9
+
+
+class NullDriver:
+    """What Triton asks of a driver; loading and launching do nothing."""
+
+    class utils:
+        """Device properties and binaries."""
+
+        @staticmethod
+        def get_device_properties(device):
+            return {"max_shared_mem": MAX_SHARED_BYTES, "multiprocessor_count": 132, "warpSize": 32}
+
+        @staticmethod
+        def load_binary(*_):
+            compiled.append(True)
+            return None, 1, 0, 0, 1024
+
+    def __init__(self, target):
+        self._target = target
+
+    def launcher_cls(self, *_):
+        return lambda *_args, **_options: None
+
+    def get_current_target(self):
+        return self._target
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+
+compiled: list[bool] = []
+
+
+def compile_all():
+    """Calls everything once; the arguments are of the right types and sizes, their values do not matter."""
+    from expert_model import FULL, RandomExpert
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    from phyai_kernels.dense import Scales
+    from phyai_kernels.dense_hopper import FP8, dense_hopper
+    from phyai_kernels.expert_loop_hopper import HopperExpertLoop
+    from phyai_kernels.prefix_attention_hopper import prefix_attention_hopper
+
+    driver.set_active(NullDriver(GPUTarget("cuda", 90, 32)))
+    sizes = dataclasses.replace(FULL, depth=1, steps=1)
+    expert = RandomExpert(sizes, torch.bfloat16, "cpu")
+    weights = expert.packed()
+    HopperExpertLoop(weights, expert.inputs(weights, [968], chunk=50, capacity=1018)).run()
+
+    def make(*shape, dtype=torch.bfloat16):
+        return torch.zeros(*shape, dtype=torch.float32).to(dtype)
+
+    queries, keys = make(1, 968, 2048), make(1, 1024, 256)
+    prefix_attention_hopper(queries, keys, keys, torch.zeros(1, dtype=torch.int32), queries)
+    dense_hopper(make(968, 128), make(33024, 128), make(968, 16512), geglu=True)
+    dense_hopper(make(968, 128), make(256, 128), make(968, 256))
+    scales = Scales(make(968, dtype=torch.float32), make(33024, dtype=torch.float32))
+    dense_hopper(make(968, 128, dtype=FP8), make(33024, 128, dtype=FP8), make(968, 16512), geglu=True, scales=scales)
+
+
+if __name__ == "__main__":
+    compile_all()
+    print(len(compiled))

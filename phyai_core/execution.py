@@ -22,7 +22,7 @@ class ExecutorConfig:
     obs_index_offset: int = 0  # 0: row 0 belongs to the tick of the observation; 1: to the next one, as in the paper
     blend_ticks: int = 0  # cross-fade from the old chunk to the new one over so many ticks
     blend_exclude: tuple[str, ...] = ()  # actions that switch at once
-    instant: bool = False  # inference runs inside the tick that launches it: a delay of 0, for benchmarks
+    instant: bool = False  # inference runs inside the tick that launches it: a delay of 0
 
 
 @dataclass

@@ -343,7 +343,7 @@ class RtcExecutor:
     @property
     def degradation(self) -> str | None:
         """What the delay forecast forces on the configured execution, as a sentence; None while it can be kept."""
-        if self.config.mode in ("sync", "ensemble"):
+        if self.config.mode in ("sync", "ensemble", "instant"):
             return None
         trained = self.spec.rtc_max_delay if self.config.mode == "trained" else None
         return explain_degradation(

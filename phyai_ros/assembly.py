@@ -147,6 +147,7 @@ def build_executor(
         obs_index_offset=rtc.obs_index_offset,
         blend_ticks=MAX_BLEND_TICKS if rtc.mode == "blend" else 0,
         blend_exclude=rtc.exclude,
+        instant=rtc.mode == "instant",
     )
     motion = motion or build_motion(policy)
     executor = RtcExecutor(spec, config, infer, motion.refuse, now_ns)
@@ -178,6 +179,13 @@ def check_latency(policy: LoadedPolicy) -> None:
     """Raise ValueError when inference is so slow that the running chunk would end before the next one is there."""
     rtc, horizon, dt_s = policy.settings.rtc, policy.spec.action_horizon, policy.spec.dt_s
     allowed_s = (horizon - rtc.execution_horizon) * dt_s
+    if rtc.mode == "instant":
+        if policy.latency_s > dt_s / 2:
+            raise ValueError(
+                f"inference takes {policy.latency_s:.4f} s (p99 of the warm-up); allowed with rtc.mode instant is "
+                f"{dt_s / 2:.4f} s, half a control period. Make inference faster, or set another rtc.mode."
+            )
+        return
     if rtc.mode == "sync" or not policy.latency_s > allowed_s:
         return
     raise ValueError(

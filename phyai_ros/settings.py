@@ -40,13 +40,14 @@ class Rtc(Group):
     """Real-time chunking: how a new chunk continues the running one."""
 
     mode: Literal[
-        "none", "identity", "fd", "fd_lagged", "hard", "ramp", "trained", "vjp", "blend", "ensemble", "sync"
+        "none", "identity", "fd", "fd_lagged", "hard", "ramp", "trained", "vjp", "blend", "ensemble", "sync", "instant"
     ] = entry(
         "identity",
         "none: chunks are swapped as they come; identity: guided by the rest of the running chunk; fd, fd_lagged, vjp: "
         "guided by a gradient, for one more forward per denoise step, a batch of two, or a backward pass; hard: frozen "
         "rows are painted in; ramp: rows start from the running chunk; trained: for checkpoints trained for it; blend: "
-        "cross-fade over two ticks; ensemble: mean of all chunks; sync: the robot waits for each inference",
+        "cross-fade over two ticks; ensemble: mean of all chunks; sync: the robot waits for each inference; "
+        "instant: inference inside the control tick, for policies that take a millisecond and look every tick",
     )
     execution_horizon: int = entry(
         0, "Ticks between two launches at least (s); 0: half the action horizon", "ticks", ge=0, le=1000

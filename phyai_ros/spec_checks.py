@@ -11,7 +11,7 @@ from phyai_ros.robot_checks import check_robot, fill_in
 from phyai_ros.settings import Settings
 
 # Modes of the executor alone: no support by the policy is needed.
-ALWAYS_POSSIBLE = ("none", "blend", "ensemble", "sync")
+ALWAYS_POSSIBLE = ("none", "blend", "ensemble", "sync", "instant")
 
 
 def check_against_spec(settings: Settings, spec: PolicySpec) -> Settings:
@@ -37,8 +37,14 @@ def _rtc(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
     modes = list(dict.fromkeys([*ALWAYS_POSSIBLE, *spec.rtc_modes]))
     if rtc.mode not in modes:
         yield Problem("rtc.mode", rtc.mode, f"{', '.join(modes)} with the policy {spec.name}", "set one of these")
-    least, most = delay, horizon - delay
-    if least > most:
+    least, most = (1, horizon) if rtc.mode == "instant" else (delay, horizon - delay)
+    if rtc.mode == "instant" and settings.inference.placement != "thread":
+        allowed = "thread with rtc.mode instant, whose inference runs inside the control tick"
+        yield Problem("inference.placement", settings.inference.placement, allowed, "set it to thread")
+    if least > most and horizon == 1:
+        allowed = f"instant with the policy {spec.name}, which plans one row at a time"
+        yield Problem("rtc.mode", rtc.mode, allowed, "set it to instant")
+    elif least > most:
         fix = "lower it, or use a policy with a longer action horizon"
         yield Problem("rtc.delay_initial", delay, f"1 to {horizon // 2} ticks (half the action horizon {horizon})", fix)
     elif not least <= _execution_horizon(settings, spec) <= most:

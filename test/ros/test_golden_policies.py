@@ -16,8 +16,9 @@ from phyai_adapters import load_adapter
 from ros.policy_rig import PolicyRig
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
-FOLDERS = {"groot": "groot_n1_7"}
-MODES = {"act": "ensemble", "diffusion": "blend"}
+FOLDERS = {"groot": "groot_n1_7", "h1": "../policies/h1"}
+ADAPTERS = {"h1": "policy_file"}
+MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend"}
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +48,14 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "h1", "smolvla"])
 def test_drives_a_robot(kind):
     folder = MODELS / FOLDERS.get(kind, kind)
-    spec = load_adapter(kind, folder, torch.device("cpu")).spec
+    adapter = ADAPTERS.get(kind, kind)
+    spec = load_adapter(adapter, folder, torch.device("cpu")).spec
     cameras = {f"cameras.{camera.key}.topic": f"camera/{camera.key}/image_raw" for camera in spec.cameras}
     parameters = {
-        "inference.adapter": kind,
+        "inference.adapter": adapter,
         "inference.checkpoint": str(folder),
         "cameras.front.topic": None,
         "cameras.keys": [camera.key for camera in spec.cameras],
@@ -69,7 +71,7 @@ def test_drives_a_robot(kind):
         rig.robot.joints_on = rig.robot.camera_on = False
         rig.serve(Sensors(rig.context, spec))
         rig.start()
-        rig.wait_for_news("command", 2 * spec.action_horizon)
+        rig.wait_for_news("command", 2 * spec.action_horizon + 10)
         rows, chunk = rig.robot.heard["command"], rig.robot.heard["chunk"][-1]
     assert list(chunk.names) == [feature.name for feature in spec.action] == list(rows[-1].name)
     assert (chunk.rows, chunk.columns) == (spec.action_horizon, spec.action_dim)

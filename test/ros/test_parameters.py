@@ -84,7 +84,7 @@ def test_types_guessed_by_yaml_and_launch_are_converted_where_nothing_is_lost(na
         ("inference.checkpoint", 12300000.0, "text"),
         ("prompt", 483, "text"),
         ("inference.device", "gpu", "cpu, cuda or cuda:N"),
-        ("rtc.mode", "identty", "none, identity, fd, fd_lagged, hard, ramp, trained, vjp, blend, ensemble or sync"),
+        ("rtc.mode", "identty", "vjp, blend, ensemble, sync or instant"),
         ("rtc.delay_window", 1.5, "an integer, 1 to 1000"),
         ("rtc.delay_initial", True, "an integer, 0 to 1000 ticks"),
         ("inputs.max_age_s", -1.0, "above 0 up to 60 s"),
@@ -173,7 +173,7 @@ def test_settings_that_contradict_the_policy_are_named(name, changes, part):
 
 
 def test_a_mode_or_an_action_kind_the_policy_lacks_is_named():
-    assert "none, blend, ensemble, sync with" in mismatch_of({}, "rtc.mode", replace(SPEC, rtc_modes=("none",)))
+    assert "ensemble, sync, instant with" in mismatch_of({}, "rtc.mode", replace(SPEC, rtc_modes=("none",)))
     velocities = replace(SPEC, action=tuple(Feature(name, "velocity", "rad/s") for name in JOINTS))
     assert "velocity" in mismatch_of({}, "inference.adapter", velocities)
     steps = {"inference.num_denoise_steps": 4}

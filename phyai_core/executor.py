@@ -37,6 +37,8 @@ from phyai_core.types import (
 )
 
 LAUNCH_MARGIN_TICKS = 1  # launch this much before the last moment that the forecast allows
+OVERDUE_RATIO = 2  # an inference that takes so many times its forecast counts as failed where rows run out
+RAN_OUT = "the chunk ran out before the next one was ready"
 
 
 @dataclass
@@ -211,6 +213,8 @@ class RtcExecutor:
 
     def _emit(self, k: int, adoption: Adoption | None, has_obs: bool) -> Command:
         chunk = self._chunk
+        if chunk is not None and self._given_up(k):
+            self._cursor = len(chunk.actions)
         if chunk is None or self._cursor >= len(chunk.actions):
             return self._starve(k, has_obs)
         index, self._cursor = self._cursor, self._cursor + 1
@@ -220,6 +224,19 @@ class RtcExecutor:
         row = chunk.actions[index]
         self._rows = [*self._rows[-1:], row]
         return Command(Action.RUN, k, self._epoch, row=row, chunk=chunk, index=index, adoption=adoption)
+
+    def _given_up(self, k: int) -> bool:
+        """After a policy fault: no chunk can come in time. Then braking begins while the path still goes on."""
+        forecast, left = self._forecast.forecast(), len(self._chunk.actions) - self._cursor
+        due = k + forecast
+        if self._flight is not None:
+            base = self._flight.request.base_tick
+            if k - base > OVERDUE_RATIO * forecast:
+                overdue = Fault(Reason.STARVED, f"{RAN_OUT}: {k - base} ticks and no result, {forecast} were expected")
+                self._result_fault = self._result_fault or overdue
+            else:
+                due = base + forecast
+        return self._result_fault is not None and left <= max(due - k, 1)
 
     def _starve(self, k: int, has_obs: bool) -> Command:
         """No row for this tick. In sync mode the wait for inference is the mode itself and has no limit."""
@@ -232,7 +249,7 @@ class RtcExecutor:
 
     def _explain_wait(self, has_obs: bool) -> Fault:
         if self._chunk is not None:
-            return Fault(Reason.STARVED, "the chunk ran out before the next one was ready")
+            return Fault(Reason.STARVED, RAN_OUT)
         if not has_obs and self._flight is None:
             return Fault(Reason.WAITING_INPUT, "waiting for a fresh set of inputs")
         return Fault(Reason.FIRST_CHUNK, "waiting for the first chunk")

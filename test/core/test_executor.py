@@ -176,6 +176,37 @@ def test_a_policy_that_keeps_raising_ends_in_a_stop_that_says_so():
     assert rig.executor.counters.policy_errors >= 3
 
 
+@pytest.mark.parametrize("delay", [1, 3, 6])
+@pytest.mark.parametrize("kind", ["raises", "nan", "hangs"])
+def test_after_a_policy_fault_braking_begins_before_the_chunk_ends(kind, delay):
+    def infer(request):
+        if request.seq and kind == "raises":
+            raise RuntimeError("boom")
+        chunk = make_chunk(request, 32)
+        chunk.actions[3:] *= np.nan if request.seq and kind == "nan" else 1.0
+        return chunk
+
+    then = 10**6 if kind == "hangs" else delay
+    rig = Rig(32, [delay], infer=infer, then=then, execution_horizon=8, delay_initial=delay)
+    commands = rig.run(60)
+    last = max(c.index for c in commands)
+    held = commands[delay + last + 1 :]
+    assert 31 - delay - 1 <= last < 31
+    assert {c.action for c in held} == {Action.HOLD}
+    said = {"raises": Reason.POLICY_ERROR, "nan": Reason.BAD_CHUNK, "hangs": Reason.STARVED}[kind]
+    assert {c.reason for c in held[:10]} == {said}
+
+
+def test_a_policy_that_fails_once_and_recovers_in_time_is_not_felt():
+    def infer(request):
+        if request.seq == 1:
+            raise RuntimeError("once")
+        return make_chunk(request, 16)
+
+    rig = Rig(16, [3], infer=infer, then=3, execution_horizon=6, delay_initial=3)
+    assert {c.action for c in rig.run(60)[3:]} == {Action.RUN}
+
+
 def test_a_hung_inference_is_a_fault_with_its_age():
     rig = Rig(8, [1, 100], execution_horizon=4, hang_after_s=0.4)
     reasons = [(c.reason, c.text) for c in rig.run(20)]

@@ -26,7 +26,9 @@ HEAD = """\
 Written by `test/ros/test_fault_matrix.py`: each fault is made while a simulated arm moves at 0.1 rad/s, at 25 Hz, with
 an inference delay of three ticks, through the node's own pipeline and a model of joint_trajectory_controller. Times are
 seconds after the fault: until the node commands something else than the next action, and until the controller's
-reference stands still. A silent or stale topic can be seen only after `inputs.max_age_s` (here {age:g} s).
+reference stands still. A silent or stale topic can be seen only after `inputs.max_age_s` (here {age:g} s). A policy
+fault is known at once and need not be felt: the running chunk goes on while another inference could still replace it.
+Once none can come in time, braking begins, before the last row.
 
 | fault | state | reason | seen after, s | at rest after, s |
 |---|---|---|---|---|
@@ -68,7 +70,8 @@ def out_of_memory() -> Exception:
 
 
 STALE = WITHIN_S + MAX_AGE_S
-CHUNK_S = HORIZON * DT_S  # policy faults: the chunk that runs is used up, then its tail brakes
+CHUNK_S = HORIZON * DT_S  # SIGKILL of the node: the chunk that runs is used up, then its tail brakes
+BEFORE_END_S = (HORIZON - 1 - 3) * DT_S - 2 * DT_S  # policy faults: braking while rows are left (delay of 3 ticks)
 CASES = {
     "camera: no more frames": Case(wrong(camera_on=False), Reason.INPUT_STALE, STALE),
     "camera: frames with an old stamp": Case(wrong(camera_frozen=True), Reason.INPUT_FROZEN, STALE),
@@ -81,11 +84,11 @@ CASES = {
     "stamps: 10 s behind": Case(wrong(stamp_shift_ns=-(10**10)), Reason.INPUT_STALE),
     "stamps: 10 s ahead": Case(wrong(stamp_shift_ns=10**10), Reason.INPUT_CLOCK),
     "clock: jump by 10 s": Case(lambda rig: jump(rig), Reason.FIRST_CHUNK),
-    "policy: NaN in a chunk": Case(policy(offset=np.nan), Reason.BAD_CHUNK, CHUNK_S),
-    "policy: a jump of 5 rad in a chunk": Case(policy(offset=5.0), Reason.BAD_CHUNK, CHUNK_S),
-    "policy: raises": Case(policy(error=RuntimeError("boom")), Reason.POLICY_ERROR, CHUNK_S),
-    "policy: out of memory": Case(policy(error=out_of_memory()), Reason.POLICY_ERROR, CHUNK_S),
-    "policy: hangs": Case(hang, Reason.STARVED, CHUNK_S),
+    "policy: NaN in a chunk": Case(policy(offset=np.nan), Reason.BAD_CHUNK, BEFORE_END_S),
+    "policy: a jump of 5 rad in a chunk": Case(policy(offset=5.0), Reason.BAD_CHUNK, BEFORE_END_S),
+    "policy: raises": Case(policy(error=RuntimeError("boom")), Reason.POLICY_ERROR, BEFORE_END_S),
+    "policy: out of memory": Case(policy(error=out_of_memory()), Reason.POLICY_ERROR, BEFORE_END_S),
+    "policy: hangs": Case(hang, Reason.STARVED, BEFORE_END_S),
     "arm: does not follow": Case(wrong(stuck=True), Reason.FOLLOWING_ERROR, 3.0),
     "e-stop": Case(lambda rig: rig.pipeline.press_estop(True), Reason.ESTOP),
     "e-stop with an inference in flight": Case(lambda rig: estop_in_flight(rig), Reason.ESTOP),

@@ -30,6 +30,7 @@ class LoopInputs:
     states: Tensor  # [N + 1, R, A'] float32; states[0] is the start, states[k + 1] what step k made
     prefix: Tensor  # [R, A'] float32, Y of the update; finite
     abc: Tensor  # [N, R, 3] float32 coefficients of the update
+    columns: Tensor  # [B, A'] bool, where the coefficients apply; the others take plain Euler steps
     times: Tensor  # [N, R] int32, row of the weights' tables for each step and row
     keys: Tensor  # [L, B, C, K], prefix keys (rotated) in rows 0 .. P_b - 1; finite everywhere
     values: Tensor  # [L, B, C, K]
@@ -53,6 +54,7 @@ def make_inputs(
         states=torch.zeros(steps + 1, rows, weights.entry.shape[1], device=device),
         prefix=torch.zeros(rows, weights.entry.shape[1], device=device),
         abc=abc,
+        columns=torch.ones(robots, weights.entry.shape[1], dtype=torch.bool, device=device),
         times=times,
         keys=torch.zeros(shape, dtype=dtype, device=device),
         values=torch.zeros(shape, dtype=dtype, device=device),
@@ -134,7 +136,7 @@ class ExpertLoop:
         arguments = (
             self.final_input,
             Head(weights.head, self._timed(weights.head_shift, now)),
-            Update(state, inputs.prefix, inputs.abc[now], out),
+            Update(state, inputs.prefix, inputs.abc[now], inputs.columns, out, self.steps),
             Entry(weights.entry, weights.entry_bias, self._timed(weights.scale[:, 0], following)),
             self.residual,
             self.attention_input,

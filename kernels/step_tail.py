@@ -1,7 +1,8 @@
 """What stands between two passes through the expert, in one launch: final norm, action head, update, next input.
 
     v = norm(x) @ O^T + o   (folded, see skinny.py)
-    s' = a s + b v + c Y    per row, plain Euler and real-time chunking alike (see affine_update.py)
+    s' = a s + b v + c Y    per row, plain Euler and real-time chunking alike (see affine_update.py);
+                            s' = s + v / N in columns that real-time chunking leaves alone
     x = s' @ I^T + i;   operand = x * (1 + scale);   row_sums = sum of x^2 per 64 columns
 
 The action state s, Y, the coefficients and the weights of both projections are float32. With `first` there is no
@@ -44,12 +45,17 @@ class Entry(NamedTuple):
 
 
 class Update(NamedTuple):
-    """One affine update: state, Y and the new state [R, A'], coefficients [R, 3], all float32; no two share memory."""
+    """One affine update: state, Y and the new state [R, A'], coefficients [R, 3], all float32; no two share memory.
+
+    columns bool [B, A']: where the coefficients apply; the others take an Euler step of 1 / `steps`.
+    """
 
     state: Tensor
     prefix: Tensor
     abc: Tensor
+    columns: Tensor
     out: Tensor
+    steps: int
 
 
 def step_tail_reference(
@@ -60,7 +66,9 @@ def step_tail_reference(
     if not first:
         velocity = fold_reference(final, *head)
         a, b, c = update.abc[..., None].unbind(1)
-        update.out.copy_(a * update.state + b * velocity + c * update.prefix)
+        conditioned = a * update.state + b * velocity + c * update.prefix
+        columns = update.columns.repeat_interleave(len(velocity) // len(update.columns), 0)
+        update.out.copy_(conditioned.where(columns, update.state + velocity / update.steps))
     residual.copy_(update.out @ entry.weight.T + entry.bias)
     write_norm_input(residual, entry.scale, x)
 
@@ -75,7 +83,9 @@ def _step_tail_kernel(
     state_ptr,
     prefix_ptr,
     abc_ptr,
+    columns_ptr,
     next_state_ptr,
+    steps,
     entry_ptr,
     entry_bias_ptr,
     scale_ptr,
@@ -85,6 +95,7 @@ def _step_tail_kernel(
     operand_ptr,
     row_sums_ptr,
     rows,
+    rows_per_robot,
     ACTIONS: tl.constexpr,
     PADDED: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -127,7 +138,9 @@ def _step_tail_kernel(
         b = tl.load(abc_ptr + row * 3 + 1, mask=inside, other=0.0)
         c = tl.load(abc_ptr + row * 3 + 2, mask=inside, other=0.0)
         prefix = tl.load(prefix_ptr + cell, mask=cells, other=0.0)
-        state = a[:, None] * state + b[:, None] * velocity + c[:, None] * prefix
+        conditioned = a[:, None] * state + b[:, None] * velocity + c[:, None] * prefix
+        column_ptr = columns_ptr + (row // rows_per_robot)[:, None] * ACTIONS + action[None, :]
+        state = tl.where(tl.load(column_ptr, mask=cells, other=0) != 0, conditioned, state + velocity / steps)
     if tile == 0:
         tl.store(next_state_ptr + cell, state, mask=cells)
     x = tl.dot(state, entry, input_precision=PRECISION) + bias[None, :]
@@ -164,6 +177,7 @@ def step_tail_triton(
         residual,
         *x,
         rows,
+        rows // len(update.columns),
         ACTIONS=actions,
         PADDED=max(16, triton.next_power_of_2(actions)),
         WIDTH=width,

@@ -60,6 +60,7 @@ class RandomExpert:
         inputs.states[1:] = float("nan")
         inputs.prefix.copy_(self._normal(*inputs.prefix.shape))
         inputs.abc.add_(self._normal(*inputs.abc.shape, scale=0.05))
+        inputs.columns[0, ::3] = False
         inputs.times[:, 0] = self.sizes.steps
         inputs.keys.copy_(self._normal(*inputs.keys.shape))
         inputs.values.copy_(self._normal(*inputs.values.shape))
@@ -76,7 +77,9 @@ class RandomExpert:
                 x = self._layer(x, layer, index, times, inputs, robots, rows // robots)
             velocity = self._norm(x, 2 * self.sizes.depth, times)[0] @ self.ends.head.T + self.ends.head_bias
             a, b, c = inputs.abc[step][..., None].unbind(1)
-            state = a * state + b * velocity + c * inputs.prefix
+            columns = inputs.columns.repeat_interleave(rows // robots, 0)
+            euler = state + velocity / self.sizes.steps
+            state = torch.where(columns, a * state + b * velocity + c * inputs.prefix, euler)
         return state
 
     def _layer(self, x, layer, index, times, inputs, robots, chunk):

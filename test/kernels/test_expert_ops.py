@@ -153,7 +153,9 @@ def test_step_tail(where, dtype, robots, chunk, actions, first):
             inputs(rows, actions),
             inputs(rows, actions),
             inputs(rows, 3),
+            inputs(robots, actions) > 0,
             inputs.empty(rows, actions, dtype=torch.float32),
+            10,
         )
         entry = Entry(inputs(width, actions), inputs(width), inputs.timed(width))
         residual, x = inputs.empty(rows, width, dtype=torch.float32), inputs.empty_norm_input(width)

@@ -159,13 +159,15 @@ def build_motion(policy: LoadedPolicy, robot_description: str = "") -> MotionGua
     """Limits, start and tracking guards. Raises ValueError naming the source of a limit that is wrong."""
     settings, spec = policy.settings, policy.spec
     limits = resolve_limits(robot_joint_names(settings.joints, spec), settings.limits, robot_description)
-    refuses = settings.limits.mode == "refuse"
+    mode = settings.limits.mode
     measured = np.array(joint_actions(settings, spec), bool)
-    chunks = ChunkGuard(limits, spec.dt_s, settings.start, refuses, measured)
-    limiter = Limiter(limits, spec.dt_s, settings.limits.max_slowdown, settings.limits.max_clip_rad)
+    chunks = ChunkGuard(limits, spec.dt_s, settings.start, mode == "refuse", measured)
+    limiter = None
+    if mode == "limit":
+        limiter = Limiter(limits, spec.dt_s, settings.limits.max_slowdown, settings.limits.max_clip_rad)
     rules = settings.tracking
     tracking = TrackingGuard(limits.names, rules.max_error, rules.max_effort, rules.time_s)
-    return MotionGuard(chunks, None if refuses else limiter, tracking, settings.start, spec.dt_s)
+    return MotionGuard(chunks, limiter, tracking, settings.start, spec.dt_s)
 
 
 def forecast_delay(policy: LoadedPolicy) -> int:

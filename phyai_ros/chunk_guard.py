@@ -54,10 +54,16 @@ class ChunkGuard:
         return Fault(Reason.BAD_CHUNK, f"{speed} is beyond limits.max_velocity ({limit[joint]:g})")
 
     def _check_start(self, chunk: ActionChunk, request: InferenceRequest) -> Fault | None:
-        """Later chunks start from the running one, so only the first of an epoch can be far from the robot."""
+        """Later chunks start from the running one, so only the first of an epoch can be far from the robot.
+
+        In sync mode every chunk is a first one, planned while the arm still lags behind its command: being near either
+        of the two is near enough. At rest they are the same.
+        """
         if request.leftover is not None:
             return None
-        distances = np.where(self._measured, np.abs(chunk.actions[0] - request.obs.measured), 0.0)
+        obs = request.obs
+        near = np.minimum(np.abs(chunk.actions[0] - obs.measured), np.abs(chunk.actions[0] - obs.last_command))
+        distances = np.where(self._measured, near, 0.0)
         joint = int(distances.argmax())
         if distances[joint] <= self._max_step:
             return None

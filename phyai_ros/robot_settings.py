@@ -85,8 +85,10 @@ class Limits(Group):
     Of several sources the tightest counts. A chunk beyond them is made slower, then moved into the position bounds, and
     refused where that is not enough."""
 
-    mode: Literal["limit", "refuse"] = entry(
-        "limit", "limit: slow a chunk down and shift it inside the limits; refuse: only chunks inside are executed"
+    mode: Literal["limit", "refuse", "off"] = entry(
+        "limit",
+        "limit: slow a chunk down and shift it inside the limits; refuse: only chunks inside are executed; off: chunks "
+        "run as they are, for simulation and comparisons (stops keep the limits all the same)",
     )
     max_velocity: tuple[Positive, ...] = entry((1.0,), "Largest joint velocity", "rad/s or m/s")
     max_acceleration: tuple[Positive, ...] = entry((5.0,), "Largest joint acceleration, braking included", "rad/s^2")

@@ -17,12 +17,13 @@ BOUNDS = {"position_lower": (-1.0, -0.5), "position_upper": (1.0, 0.5)}
 NAMES = ("yaw", "elbow")
 
 
-def check(rows, measured=(0.0, 0.0), leftover=None, refuses=True, mask=None, **bounds):
+def check(rows, measured=(0.0, 0.0), leftover=None, refuses=True, mask=None, last_command=None, **bounds):
     limits = resolve_limits(NAMES, Limits(**LIMITS, **bounds))
     guard = ChunkGuard(limits, 0.1, Start(max_step_rad=0.2), refuses, mask)
     rows = np.array(rows, np.float32)
     chunk = ActionChunk(0, 0, 0, 0, rows, rows, 100_000_000)
-    obs = SimpleNamespace(measured=np.array(measured, np.float32))
+    command = measured if last_command is None else last_command
+    obs = SimpleNamespace(measured=np.array(measured, np.float32), last_command=np.array(command, np.float32))
     return guard(chunk, InferenceRequest(0, 0, 0, 0, obs, leftover, 1))
 
 
@@ -61,3 +62,7 @@ def test_beside_a_limiter_only_the_start_is_checked():
 
 def test_an_action_that_nothing_measures_is_not_compared():
     assert check([[0.0, 9.0]], refuses=False, mask=np.array([True, False])) is None
+
+
+def test_a_chunk_planned_while_the_arm_lags_may_start_at_its_command():
+    assert check([[0.25, 0.0]], measured=(0.0, 0.0), last_command=(0.2, 0.0)) is None

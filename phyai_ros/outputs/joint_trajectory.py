@@ -46,6 +46,7 @@ class JointTrajectoryOutput(Output):
             )
         self._brake = config.brake(config.dt_s)
         self._dt_ns = round(config.dt_s * NS_PER_S)
+        self._lead_ns = min(round(config.stamp_lead_s * NS_PER_S), self._dt_ns // 2)
         self._track: Track | None = None
         self._chunk: tuple[int, int] | None = None  # epoch and seq of the chunk on the track
         self._first_row = 0  # row of that chunk which the track's first knot after knot 0 is
@@ -101,7 +102,8 @@ class JointTrajectoryOutput(Output):
         if self._track.rows_left(self._tick) == 0:
             return
         if self._brake.max_jerk is None:
-            track = brake_along(self._track, self._tick, self._brake)
+            lead = 0.0 if self.config.profile == "replace" else self._lead_ns / self._dt_ns
+            track = brake_along(self._track, self._tick, self._brake, lead)
         else:
             track = brake_track(self._tick, self.reference_at(self._tick), self._brake)
         self._take_over(track, 1, stamp_ns)
@@ -111,8 +113,7 @@ class JointTrajectoryOutput(Output):
         if self.config.profile == "replace":
             plan = replace_plan(track, self._track, past, stamp_ns, self._dt_ns, names, order)
         else:
-            lead_ns = min(round(self.config.stamp_lead_s * NS_PER_S), self._dt_ns // 2)
-            plan = splice_plan(track, stamp_ns, self._dt_ns, lead_ns, names, order)
+            plan = splice_plan(track, stamp_ns, self._dt_ns, self._lead_ns, names, order)
         self._track = track
         self._publish(self._wrap(to_message(plan)))
 

@@ -77,24 +77,37 @@ def brake_track(tick: int, reference: Reference, brake: Brake) -> Track:
     return _join(tick, reference, (none, none), tail)
 
 
-def brake_along(track: Track, tick: int, brake: Brake) -> Track:
+def brake_along(track: Track, tick: int, brake: Brake, lead: float = 0.0) -> Track:
     """From the reference of `track` at `tick` to rest along its own path, as it would have gone on but ever slower.
 
-    A path that turns too hard to be braked on within the limits is left straight ahead.
+    Braking begins `lead` ticks later, < 1: until then a controller that splices follows the old trajectory at full
+    speed. A path that turns too hard to be braked on within the limits is left straight ahead.
     """
-    reference = track.at(tick)
-    shortest = len(brake.tail(reference.position, reference.velocity)[0])
-    for count in (shortest, shortest + 1, shortest + 2):
-        j = np.arange(1, count + 1)
-        places = tick + j - j**2 / (2.0 * count)  # the speed falls evenly from 1 to 0
-        states = [track.between(place, brake.dt_s) for place in places]
+    begin = track.between(tick + lead, brake.dt_s)
+    shortest = len(brake.tail(begin.position, begin.velocity)[0])
+    for count in range(shortest, shortest + 3):
+        travel, speed = _slow_down(count, lead)
+        states = [track.between(tick + lead + place, brake.dt_s) for place in travel]
         positions = np.array([state.position for state in states])
-        velocities = np.array([state.velocity for state in states]) * (1.0 - j / count)[:, None]
-        speeds = np.vstack([reference.velocity, velocities])
-        if np.all(np.abs(np.diff(speeds, axis=0)) / brake.dt_s <= brake.max_acceleration * BRAKING_TOLERANCE):
-            none = np.empty((0, positions.shape[1]))
-            return _join(tick, reference, (none, none), (positions, velocities))
-    return brake_track(tick, reference, brake)
+        velocities = np.array([state.velocity for state in states]) * speed[:, None]
+        periods_s = brake.dt_s * np.array([1.0 - lead] + [1.0] * (count - 1))[:, None]
+        changes = np.abs(np.diff(np.vstack([begin.velocity, velocities]), axis=0))
+        if np.all(changes / periods_s <= brake.max_acceleration * BRAKING_TOLERANCE):
+            return _from(track, tick, (positions, velocities))
+    travel, speed = _slow_down(shortest + (lead > 0), lead)
+    positions = begin.position + begin.velocity * brake.dt_s * travel[:, None]
+    return _from(track, tick, (positions, begin.velocity * speed[:, None]))
+
+
+def _slow_down(count: int, lead: float) -> tuple[Array, Array]:
+    """At the `count` ticks to come: the way since `lead` in ticks of full speed, and the speed, falling from 1 to 0."""
+    since, length = np.arange(1, count + 1) - lead, count - lead
+    return since - since**2 / (2.0 * length), 1.0 - since / length
+
+
+def _from(track: Track, tick: int, tail: tuple[Array, Array]) -> Track:
+    none = np.empty((0, tail[0].shape[1]))
+    return _join(tick, track.at(tick), (none, none), tail)
 
 
 def _join(tick: int, reference: Reference, rows: tuple[Array, Array], tail: tuple[Array, Array]) -> Track:

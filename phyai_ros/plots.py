@@ -53,15 +53,16 @@ class Run:
 
 
 def plot_command(runs: Sequence[Run], joint: int = 0) -> Figure | None:
-    """One panel per mode: `joint` as commanded over the first episode, swaps marked. None without any rows."""
+    """One panel per mode: `joint` as commanded over one episode, swaps marked. None without any rows."""
     runs = [run for run in in_order(runs) if run.record.episodes and len(run.record.command_times_s)]
     if not runs:
         return None
+    index, which = pick_episode(runs, joint)
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(len(runs))
         for panel, run in zip(panels, runs, strict=True):
-            _draw_command(panel, run, joint)
-        _finish(figure, panels, runs, joint, "commanded over the first episode")
+            _draw_command(panel, run, joint, index)
+        _finish(figure, panels, runs, joint, index, f"commanded over {which}")
     return figure
 
 
@@ -70,13 +71,34 @@ def plot_chunks(runs: Sequence[Run], joint: int = 0) -> Figure | None:
     runs = [run for run in in_order(runs) if run.record.episodes and len(run.record.chunk_times_s)]
     if not runs:
         return None
+    index, which = pick_episode(runs, joint)
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(len(runs))
         for panel, run in zip(panels, runs, strict=True):
-            _draw_plans(panel, run, joint)
-            _draw_command(panel, run, joint)
-        _finish(figure, panels, runs, joint, "in the first episode and its chunks (thin: planned, not executed)")
+            _draw_plans(panel, run, joint, index)
+            _draw_command(panel, run, joint, index)
+        _finish(figure, panels, runs, joint, index, f"and its chunks (thin: planned, not executed) in {which}")
     return figure
+
+
+def pick_episode(runs: Sequence[Run], joint: int) -> tuple[int, str]:
+    """The episode to show, the same for all modes, and how to call it: where swapping chunks jerked most, or the first.
+
+    That one shows what the modes differ in; the figures in the titles are those of all episodes.
+    """
+    swapping = next((run for run in runs if run.mode == "none"), None)
+    if swapping is None or len(runs) == 1:
+        return 0, "the first episode"
+    roughness = [
+        _largest_second_difference(swapping.record.command_rows[swapping.record.rows_within(episode), joint])
+        for episode in swapping.record.episodes[: min(len(run.record.episodes) for run in runs)]
+    ]
+    index = int(np.argmax(roughness))
+    return index, f"episode {swapping.record.episodes[index].number}, where swapping chunks jerked most"
+
+
+def _largest_second_difference(values: np.ndarray) -> float:
+    return float(np.abs(np.diff(values, 2)).max()) if len(values) > 2 else 0.0
 
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
@@ -89,8 +111,8 @@ def _panels(count: int) -> tuple[Figure, np.ndarray]:
     return figure, figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
 
 
-def _draw_command(panel: Axes, run: Run, joint: int) -> None:
-    record, episode = run.record, run.record.episodes[0]
+def _draw_command(panel: Axes, run: Run, joint: int, index: int) -> None:
+    record, episode = run.record, run.record.episodes[index]
     inside = record.rows_within(episode)
     colour = MODE_COLOURS.get(run.mode, GREY)
     times, values = record.command_times_s - episode.start_s, record.command_rows[:, joint]
@@ -118,13 +140,13 @@ def _draw_command(panel: Axes, run: Run, joint: int) -> None:
     panel.grid(axis="x", color="#E5E5E5")
 
 
-def _draw_plans(panel: Axes, run: Run, joint: int) -> None:
-    record, episode = run.record, run.record.episodes[0]
+def _draw_plans(panel: Axes, run: Run, joint: int, index: int) -> None:
+    record, episode = run.record, run.record.episodes[index]
     inside = (record.chunk_times_s >= episode.start_s) & (record.chunk_times_s <= episode.end_s)
-    for index in np.flatnonzero(inside):
-        entry = int(record.chunk_entry_rows[index])
-        plan = record.chunk_actions[index, entry:, joint]
-        times = record.chunk_times_s[index] - episode.start_s + record.dt_s * np.arange(len(plan))
+    for chunk in np.flatnonzero(inside):
+        entry = int(record.chunk_entry_rows[chunk])
+        plan = record.chunk_actions[chunk, entry:, joint]
+        times = record.chunk_times_s[chunk] - episode.start_s + record.dt_s * np.arange(len(plan))
         panel.plot(times, plan, color=MODE_COLOURS.get(run.mode, GREY), linewidth=0.8, alpha=0.45)
 
 
@@ -143,11 +165,13 @@ def _figures(summary: dict[str, Any]) -> str:
     return "\n" + ", ".join(parts)
 
 
-def _finish(figure: Figure, panels: np.ndarray, runs: Sequence[Run], joint: int, what: str) -> None:
+def _finish(figure: Figure, panels: np.ndarray, runs: Sequence[Run], joint: int, index: int, what: str) -> None:
     name = runs[0].record.joint_names[joint]
     figure.suptitle(f"Base joint '{name}' {what}" if joint == 0 else f"Joint '{name}' {what}", x=0.01, ha="left")
     figure.supylabel(f"'{name}' command (rad)", fontsize=10)
-    panels[-1].set_xlim(0, max(episode.end_s - episode.start_s for episode in (run.record.episodes[0] for run in runs)))
+    panels[-1].set_xlim(
+        0, max(episode.end_s - episode.start_s for episode in (run.record.episodes[index] for run in runs))
+    )
     panels[-1].set_xlabel("time since the start of the episode (s)")
     panels[0].text(1, 1.02, KEY, transform=panels[0].transAxes, ha="right", va="bottom", fontsize=8, color=GREY)
     sign(figure, runs)

@@ -8,7 +8,7 @@ from matplotlib.image import imread
 
 from phyai_ros.cli.demo import draw_plots
 from phyai_ros.cli.summary import summarise, write_json
-from phyai_ros.plots import MODE_COLOURS, Run, plot_chunks, plot_command, save
+from phyai_ros.plots import MODE_COLOURS, Run, pick_episode, plot_chunks, plot_command, save
 from phyai_ros.roofline_plot import plot_roofline, x_at_p99
 from phyai_ros.run_record import save_record
 from ros.fake_runs import DT_S, HORIZON, empty_record, make_record
@@ -46,6 +46,16 @@ def test_the_line_is_the_command_of_the_first_episode_and_breaks_where_nothing_w
     assert len(solid) == 6
     waits = [line for line in panel.lines if line.get_linestyle() == ":"]
     assert len(waits) == 5 and all(line.get_drawstyle() == "steps-post" for line in waits)
+
+
+def test_with_a_swapping_run_the_roughest_episode_is_shown_and_named():
+    rough = make_run("none", jump_rad=0.06)
+    second = rough.record.rows_within(rough.record.episodes[1])
+    rough.record.command_rows[second[len(second) // 2] :, 0] += 0.5
+    runs = [make_run("rtc"), rough]
+    assert pick_episode(runs, joint=0) == (1, "episode 2, where swapping chunks jerked most")
+    assert "episode 2, where swapping chunks jerked most" in texts(plot_command(runs))
+    assert pick_episode(runs[:1], joint=0) == (0, "the first episode")
 
 
 def test_chunks_show_what_was_planned_beyond_what_was_executed():

@@ -31,6 +31,11 @@ def detect_adapter(folder: Path) -> str:
             f"checkpoint: {folder} is a MiniCPM-V 4.6 backbone. The action head of MiniCPM-Robot has no public source, "
             "so there is no adapter for it; phyai_adapters.minicpm.MiniCpmBackbone gives the features a head needs"
         )
+    if (folder / "transformer").is_dir() and (folder / "vae").is_dir():
+        raise ValueError(
+            f"checkpoint: {folder} looks like Cosmos3. Its transformer, sampler and frame encoder are here "
+            "(phyai_adapters.cosmos3), but no adapter: its prompt and camera layout could not be verified"
+        )
     found = f"is of the type {named!r}" if named else "is of no known kind"
     raise ValueError(f"checkpoint: {folder} {found}; known are {', '.join(sorted(ADAPTERS))}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,12 @@ from phyai_core.types import PolicySpec
 from phyai_ros.camera_view import info_topic
 from phyai_ros.endpoints import create_subscription
 from phyai_ros.mailbox import InputSet, Mailbox, Sample
+from phyai_ros.message_gaps import MessageGaps
 from phyai_ros.settings import Settings
 
 __all__ = ["InputSet", "Inputs", "Sample"]
 
-TELLS_PUBLISH_TIME = hasattr(Subscription, "CallbackType")  # not in Humble
+TELLS_MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # not in Humble
 OVERRIDABLE = (QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
 
 
@@ -33,8 +34,9 @@ class Inputs(Mailbox):
         """`settings` have been checked against `spec`. Raises ValueError if the state of `spec` makes no sense."""
         clock = node.get_clock()
         super().__init__(settings, spec, lambda: clock.now().nanoseconds, sim_time=clock.ros_time_is_active)
-        self._node = node
+        self._node, self._sim_time = node, clock.ros_time_is_active
         self._subscriptions: list[Subscription] = []
+        self.gaps = MessageGaps(settings.cameras.by_key[camera.key].topic for camera in spec.cameras)
         rules = settings.inputs
         self._subscribe(JointState, rules.joint_states_topic, rules.joint_states_qos, self.receive_joints)
         for key in (camera.key for camera in spec.cameras):
@@ -43,7 +45,7 @@ class Inputs(Mailbox):
             self._subscribe(kind, camera.topic, camera.qos, partial(self.receive_image, key))
             if camera.undistort:
                 topic, receive = info_topic(camera), partial(self.receive_info, key)
-                self._subscribe(CameraInfo, topic, camera.qos, receive, with_publish_time=False)
+                self._subscribe(CameraInfo, topic, camera.qos, receive, with_info=False)
 
     @property
     def warnings(self) -> list[str]:
@@ -59,17 +61,19 @@ class Inputs(Mailbox):
             self._node.destroy_subscription(self._subscriptions.pop())
 
     def _subscribe(
-        self, kind: type, topic: str, reliability: str, receive: Callable[..., None], with_publish_time: bool = True
+        self, kind: type, topic: str, reliability: str, receive: Callable[..., None], with_info: bool = True
     ) -> None:
         policy = getattr(ReliabilityPolicy, reliability.upper(), ReliabilityPolicy.BEST_EFFORT)  # Humble has two
         qos = QoSProfile(depth=1, reliability=policy, durability=DurabilityPolicy.VOLATILE)
-        # The middleware stamps messages in wall time, which means nothing against a simulated clock.
-        sim_time = self._node.get_clock().ros_time_is_active
-        knows_publish_time = with_publish_time and TELLS_PUBLISH_TIME and not sim_time
-        callback = _WithPublishTime(receive) if knows_publish_time else receive
+        callback = _WithInfo(partial(self._take, topic, receive)) if with_info and TELLS_MESSAGE_INFO else receive
         overridable = QoSOverridingOptions(OVERRIDABLE)
         subscription = create_subscription(self._node, kind, topic, callback, qos, qos_overriding_options=overridable)
         self._subscriptions.append(subscription)
+
+    def _take(self, topic: str, receive: Callable[..., None], msg: Any, info: Mapping[str, Any]) -> None:
+        self.gaps.note(topic, info)
+        # The middleware stamps messages in wall time, which means nothing against a simulated clock.
+        receive(msg, 0 if self._sim_time else info["source_timestamp"])
 
     def _hindrances(self, subscription: Subscription) -> list[str]:
         topic = subscription.topic_name
@@ -85,16 +89,15 @@ class Inputs(Mailbox):
         return wrong
 
 
-class _WithPublishTime:
+class _WithInfo:
     """A callback for message and message info. The EventsExecutor up to Kilted passes them as one pair."""
 
     __signature__ = inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("msg", "info")]
     )
 
-    def __init__(self, receive: Callable[..., None]) -> None:
+    def __init__(self, receive: Callable[[Any, Mapping[str, Any]], None]) -> None:
         self._receive = receive
 
     def __call__(self, *arguments: Any) -> None:
-        msg, info = arguments if len(arguments) == 2 else arguments[0]
-        self._receive(msg, info["source_timestamp"])
+        self._receive(*(arguments if len(arguments) == 2 else arguments[0]))

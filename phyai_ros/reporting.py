@@ -195,7 +195,7 @@ class Reporter:
         return True
 
     def _make_diagnostics(self, status: PolicyStatus) -> DiagnosticArray:
-        remarks = [*self._inputs.warnings, *self._inputs.clocks.remarks()]
+        remarks = [*self._inputs.warnings, *self._inputs.clocks.remarks(), *self._inputs.gaps.remarks()]
         warnings = {**self.warnings, **{f"warning_{i}": text for i, text in enumerate(remarks)}}
         warnings |= {"warning_rtc": self._degradation} if self._degradation else {}
         values = {
@@ -209,6 +209,7 @@ class Reporter:
             "tick_error_p99_s": f"{status.tick_error_p99:.6f}",
             **{f"age_{name}_s": f"{age:.3f}" for name, age in zip(status.input_names, status.input_ages, strict=True)},
             **{f"received_{topic}": count for topic, count in self._inputs.received.items()},
+            **{f"unseen_{topic}": count for topic, count in self._inputs.gaps.unseen.items()},
             **warnings,
         }
         values |= {"bound": status.bound, "feasible": status.feasible}

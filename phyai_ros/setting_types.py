@@ -15,6 +15,12 @@ Pixel = Annotated[int, Field(ge=0, le=16384)]
 TOPIC = {"pattern": r"^([~/]?[A-Za-z_][\w/]*|~/[A-Za-z_][\w/]*)?$", "allowed": "a topic name"}
 
 Reliability = Literal["best_effort", "reliable", "best_available"]
+# best_available is no default: it is settled while subscribing, to reliable where no publisher is known yet, and then
+# a best-effort driver that starts later is never heard. best_effort fits every publisher in any order of starting.
+RELIABILITY = (
+    "Reliability asked of the publisher. best_effort hears every publisher; best_available (not in Humble) is settled "
+    "on subscribing, by the publishers there are then: start the drivers first"
+)
 
 
 def entry(default: Any, description: str, unit: str = "", allowed: str = "", **bounds: Any) -> Any:

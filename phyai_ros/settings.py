@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from phyai_ros.robot_settings import Collision, Controller, Limits, Output, Outputs, Start, Stop, Tracking
-from phyai_ros.setting_types import TOPIC, Angle, Core, Group, Pixel, Positive, Reliability, entry
+from phyai_ros.setting_types import RELIABILITY, TOPIC, Angle, Core, Group, Pixel, Positive, Reliability, entry
 
 
 class Inference(Group):
@@ -91,7 +91,7 @@ class Camera(Group):
     transport: Literal["raw", "compressed"] = entry(
         "raw", "raw: sensor_msgs/Image; compressed: sensor_msgs/CompressedImage (jpeg or png)"
     )
-    qos: Reliability = entry("best_effort", "Reliability asked of the publisher")
+    qos: Reliability = entry("best_effort", RELIABILITY)
     rotate: Literal["0", "90", "180", "270"] = entry("0", "Turn the image clockwise, in degrees; in quotes in YAML")
     undistort: bool = entry(False, "Undo the lens distortion by sensor_msgs/CameraInfo")
     info_topic: str = entry("", "Topic of the CameraInfo; empty: camera_info beside the image topic", **TOPIC)
@@ -133,7 +133,7 @@ class Inputs(Group):
     joint_states_topic: str = entry(
         "joint_states", "Topic of sensor_msgs/JointState; several publishers are merged by joint name", **TOPIC
     )
-    joint_states_qos: Reliability = entry("best_effort", "Reliability asked of the publisher")
+    joint_states_qos: Reliability = entry("best_effort", RELIABILITY)
     max_age_s: float = entry(0.2, "Oldest header stamp used, against the ROS clock", "s", gt=0, le=60)
     slop_s: float = entry(0.1, "Largest spread between the header stamps of one observation", "s", gt=0, le=60)
     future_tolerance_s: float = entry(

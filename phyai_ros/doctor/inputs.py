@@ -33,6 +33,7 @@ def check_inputs(node: Node, settings: Settings, spec: PolicySpec, hearing: Hear
     checks += _check_topic(node, hearing.joints, hearing) or _check_joints(hearing.joints, settings, spec)
     fix = "synchronise it (chrony), or stamp on arrival"
     checks += [warn("clock", "offset", text, fix) for text in hearing.inputs.clocks.remarks()]
+    checks += [warn("messages", "lost", *text.split("; ", 1)) for text in hearing.inputs.gaps.remarks()]
     if worst(checks) < Level.FAIL:
         checks.append(_check_set(node, hearing))
     return checks

@@ -101,6 +101,19 @@ def test_only_the_newest_message_counts_when_nobody_listened_for_a_while(graph):
     assert inputs.received["joint_states"] - before < 50
 
 
+def test_messages_that_never_came_are_counted_per_topic(graph):
+    inputs, node = make_inputs(graph)
+    robot = Robot(graph)
+    graph.spin_until(lambda: robot.publish() or take(inputs, node))
+    before = dict(inputs.received)
+    for step in range(50):
+        robot.publish(float(step))
+    graph.spin_until(lambda: take(inputs, node).measured[0] == 49, what="the newest joint state")
+    unseen = 50 - (inputs.received["joint_states"] - before["joint_states"])
+    assert 0 < unseen <= inputs.gaps.unseen["joint_states"]
+    assert inputs.gaps.unseen.keys() == {"joint_states", "camera/front"}
+
+
 def test_a_publisher_with_another_quality_of_service_is_named(graph):
     inputs, _ = make_inputs(graph, **{"cameras.front.qos": "reliable"})
     assert "nobody publishes /robot/camera/front" in inputs.warnings

@@ -137,7 +137,7 @@ def plot_traces(cells: Sequence[Cell], joint: int = 0) -> Figure | None:
         return None
     episode = _roughest_episode(chosen.get("none") or next(iter(chosen.values())))
     with matplotlib.rc_context(STYLE):
-        figure = new_figure(8.4, 1.2 + 1.6 * len(chosen))
+        figure = new_figure(8.4, 1.4 + 1.3 * len(chosen))
         panels = figure.subplots(len(chosen), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for panel, mode in zip(panels, (mode for mode in TRACED if mode in chosen), strict=True):
             _draw_trace(panel, mode, chosen[mode].episodes[episode].result, joint)

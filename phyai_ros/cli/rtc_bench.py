@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -115,20 +116,20 @@ def figures_of(cells: dict[str, list[Cell]]) -> dict[str, list[dict[str, Any]]]:
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print every table of the report."""
-    what = "success / mean seam, mrad / jerk, rad/s³ / against mode none at the same delay"
-    console.print(make_table(report["cells"] + report.get("jitter", []), what))
+    console.print(make_table(report["cells"] + report.get("jitter", [])))
+    console.print("success, mean seam (mrad), jerk (rad/s³), and against mode none at this delay")
     if "sweep" in report:
         console.print(make_sweep_table(report["sweep"]))
     console.print(f"{report['episodes']} episodes per cell, {report['wall_s']:.0f} s", highlight=False)
 
 
-def make_table(cells: Sequence[dict[str, Any]], title: str) -> Table:
-    """Modes down, delays across."""
+def make_table(cells: Sequence[dict[str, Any]]) -> Table:
+    """Modes down, delays across; a cell has four short lines, so that seven delays fit on 80 columns."""
     delays = list(dict.fromkeys(delay_text(cell) for cell in cells))
-    table = Table(title=title, title_justify="left", show_edge=False, show_lines=True)
-    table.add_column("delay, ticks")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_lines=True)
+    table.add_column("delay, ticks", min_width=9)
     for delay in delays:
-        table.add_column(delay, justify="right")
+        table.add_column(delay, justify="right", no_wrap=True)
     for mode in dict.fromkeys(cell["mode"] for cell in cells):
         row = {delay_text(cell): cell for cell in cells if cell["mode"] == mode}
         table.add_row(mode, *(cell_text(row[delay]) if delay in row else "" for delay in delays))
@@ -136,23 +137,29 @@ def make_table(cells: Sequence[dict[str, Any]], title: str) -> Table:
 
 
 def make_sweep_table(cells: Sequence[dict[str, Any]]) -> Table:
-    """One row per setting."""
+    """One row per setting; a gap where the denoise steps or the execution horizon change."""
     title = f"a delay of {cells[0]['delay']} ticks under other settings"
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for name in ("mode", "denoise steps", "s", "mask past d", "success", "95 %", "seam", "p99", "jerk", "against none"):
-        table.add_column(name, justify="left" if name == "mode" else "right")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("mode", "steps", "s", "mask", "success", "95 %", "seam", "p99", "jerk", "against"):
+        table.add_column(name, justify="left" if name == "mode" else "right", no_wrap=True)
     for cell in cells:
         low, high = cell["success_ci"]
         mask = "" if cell["mode"] == "none" else str(cell["mask_ext"])
         figures = [number(cell[name]) for name in ("seam_mrad_mean", "seam_mrad_p99", "jerk")]
         settings = (cell["mode"], str(cell["denoise_steps"]), str(cell["s"]), mask)
-        table.add_row(*settings, success_text(cell), f"{low:.2f} to {high:.2f}", *figures, cell["against_none"])
+        table.add_row(*settings, success_text(cell), f"{low:.2f}-{high:.2f}", *figures, against(cell))
     return table
 
 
 def cell_text(cell: dict[str, Any]) -> str:
-    figures = f"{success_text(cell)} {number(cell['seam_mrad_mean'])} {number(cell['jerk'])}"
-    return f"{figures}\n[dim]{cell['against_none']}[/dim]"
+    figures = [success_text(cell), number(cell["seam_mrad_mean"]), number(cell["jerk"])]
+    return "\n".join([*figures, f"[dim]{against(cell)}[/dim]"])
+
+
+def against(cell: dict[str, Any]) -> str:
+    """The remark on a cell in one or two short words."""
+    words = {"succeeds more": "better", "succeeds less": "worse", "partly smoother": "partly"}
+    return words.get(cell["against_none"], cell["against_none"])
 
 
 def success_text(cell: dict[str, Any]) -> str:

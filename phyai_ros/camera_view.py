@@ -44,7 +44,7 @@ class CameraView:
         return self._resize(rgb)
 
     def describe(self) -> str:
-        """What is done, in words; empty when the policy gets the picture as it is."""
+        """What is done before the policy sees a picture, in words."""
         settings = self.settings
         x_y_w_h = settings.crop
         steps = [
@@ -53,7 +53,7 @@ class CameraView:
             f"cropped to {x_y_w_h[2]} x {x_y_w_h[3]} at {x_y_w_h[0]}, {x_y_w_h[1]}" if x_y_w_h else "",
             f"{settings.resize} to {self.spec.width} x {self.spec.height}" if settings.resize != "policy" else "",
         ]
-        return ", ".join(filter(None, steps))
+        return ", ".join(filter(None, steps)) or "as it is"
 
     def _undistort(self, rgb: Pixels, info: Any) -> Pixels:
         key = (info.width, info.height, info.distortion_model, *info.k, *info.d, *info.p)

@@ -30,6 +30,7 @@ def check_inputs(node: Node, settings: Settings, spec: PolicySpec, hearing: Hear
     checks: list[Check] = list(_check_clock(node))
     for key, heard in hearing.cameras.items():
         checks += _check_topic(node, heard, hearing) or _check_camera(heard, key, settings, spec)
+        checks.append(ok(heard.topic, "view", f"camera {key} gets it {hearing.inputs.views[key].describe()}"))
     checks += _check_topic(node, hearing.joints, hearing) or _check_joints(hearing.joints, settings, spec)
     fix = "synchronise it (chrony), or stamp on arrival"
     checks += [warn("clock", "offset", text, fix) for text in hearing.inputs.clocks.remarks()]

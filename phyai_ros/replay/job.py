@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phyai_ros.assembly import LoadedPolicy, load_policy
+from phyai_ros.camera_view import CameraView
 from phyai_ros.parameters import build_settings
 from phyai_ros.replay.bag import Bag
 from phyai_ros.replay.figures import plain
@@ -150,6 +151,10 @@ class Runner:
             mode = f"mode {settings.rtc.mode}, execution horizon {settings.rtc.execution_horizon} ticks"
             lines.append(f"policy: {policy.spec.name} ({weights}) on {settings.inference.device}, {mode}")
             lines.append(f"parameters: {self._job.params.name}, node {self._job.node.full}")
+            lines += [
+                f"camera {camera.key}: {CameraView(settings.cameras.by_key[camera.key], camera).describe()}"
+                for camera in policy.spec.cameras
+            ]
             lines.append(f"scenario: {result.scenario.describe()}, noise seed {settings.inference.seed}")
             again = "the same bytes" if result.scenario.repeatable else "other figures: latencies were measured here"
             lines.append(f"A second replay gives {again}.")

@@ -44,6 +44,7 @@ def test_the_report_stands_alone_and_begins_with_the_verdict(made, tmp_path):
     assert run(["replay", bag, "--params", params, "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.index("Nothing speaks against it") < page.index("<h2>")
+    assert "camera front: as it is" in page
     assert page.count("data:image/png;base64,") >= 4 and "http" not in page and "<script" not in page
 
 

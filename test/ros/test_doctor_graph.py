@@ -162,3 +162,4 @@ def test_what_is_wrong_with_a_graph_is_named(case, found):
 def test_a_healthy_robot_is_called_healthy(found):
     assert worst(found["healthy"]) < Level.FAIL, found["healthy"]
     assert any("complete" in check.text for check in found["healthy"])
+    assert any(check.text == "camera front gets it as it is" for check in found["healthy"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import signal
@@ -17,6 +18,13 @@ from phyai_ros.cli.errors import CommandFailed
 INTERRUPT_WAIT_S, TERMINATE_WAIT_S = 8.0, 2.0
 DOMAINS = range(1, 101)  # above 101 the ports of DDS reach into those the system hands out
 TAIL_LINES = 12
+PR_SET_PDEATHSIG = 1
+
+
+def _follow_parent() -> None:
+    """Runs in the child: interrupt it when its parent dies, so that a killed command leaves no robot running."""
+    with contextlib.suppress(AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 class ChildFailed(CommandFailed):
@@ -37,6 +45,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                preexec_fn=_follow_parent,
             )
 
     @property

@@ -16,7 +16,8 @@ RUN_FILES = ("requirements.txt", "tools/requirements-apt.txt")
 WHEEL_FILES = (*RUN_FILES, "tools/requirements-dev.txt", "tools/requirements-ros.txt")
 PACKAGE_OF_MODULE = {"cv2": "opencv-python-headless", "yaml": "pyyaml", "PIL": "pillow", "OpenGL": "mujoco"}
 APT_NAMES = {"opencv-python-headless": "python3-opencv", "pyyaml": "python3-yaml", "pillow": "python3-pil"}
-OPTIONAL = {"flashinfer", "onnxruntime", "ruckig", "sentencepiece", "tokenizers"}  # used where they import, named in requirements.txt
+# Used where they import, named in requirements.txt.
+OPTIONAL = {"flashinfer", "onnxruntime", "ruckig", "sentencepiece", "tokenizers"}
 
 
 def read_names(file: str) -> set[str]:

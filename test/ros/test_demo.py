@@ -240,3 +240,14 @@ def test_a_wrong_parameter_is_told_in_the_words_of_the_node(graph, tmp_path):
     assert demo.returncode == 1, out + err
     assert "refused to configure" in err and "rtc.schedule" in err and "steep" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_killed_leaves_no_robot_running(graph, tmp_path):
+    demo = start_demo(tmp_path / "demo", graph.environment, "--episodes", "9")
+    graph.spin_until(lambda: len(children_of(demo.pid)) == 2, what="both nodes")
+    children = children_of(demo.pid)
+    demo.kill()
+    demo.communicate(timeout=10)
+    gone = lambda: not any((Path("/proc") / str(child)).exists() for child in children)  # noqa: E731
+    graph.spin_until(gone, what="the end of both nodes")

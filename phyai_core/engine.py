@@ -70,6 +70,7 @@ def blank_observation(spec: PolicySpec) -> Observation:
     return Observation(
         stamp_ns=0,
         images=images,
+        clouds={cloud.key: np.zeros((cloud.max_points, len(cloud.fields)), np.float32) for cloud in spec.clouds},
         state=np.zeros(spec.state_dim, np.float32),
         last_command=np.zeros(spec.action_dim, np.float32),
     )

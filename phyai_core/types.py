@@ -41,6 +41,15 @@ class CameraSpec:
 
 
 @dataclass(frozen=True)
+class CloudSpec:
+    """A point cloud the policy wants: its `key`, the most points it takes, and the fields of each point."""
+
+    key: str
+    max_points: int
+    fields: tuple[str, ...] = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
 class PolicySpec:
     """What a policy consumes and produces; the one source of H, A, dt and of every name and unit."""
 
@@ -56,6 +65,7 @@ class PolicySpec:
     rtc_modes: tuple[str, ...] = ("none",)
     rtc_max_delay: int = 0  # ticks; > 0 for checkpoints trained for RTC
     observation_steps: int = 1  # observations it looks at, dt apart, the newest included
+    clouds: tuple[CloudSpec, ...] = ()
     noise_rows: int = 0  # rows of standard normal noise that a prediction draws on; 0: H
 
     @property
@@ -95,6 +105,7 @@ class Observation:
     prompt: str = ""
     sources: tuple[Source, ...] = ()
     history: tuple[Observation, ...] = ()  # of the ticks before, oldest first; fewer than asked for after a reset
+    clouds: Mapping[str, FloatArray] = field(default_factory=dict)  # {cloud key: points [N, F]}, N <= max_points
     epoch: int = -1  # of the request; policies that remember forget where it changes
 
 

@@ -13,7 +13,7 @@ from phyai_core.rtc import RtcTables
 from phyai_core.shared_ring import Layout
 from phyai_core.types import FloatArray, Observation, PolicySpec
 
-IMAGE, TABLES, PAST = "image.", "tables.", "past."
+IMAGE, CLOUD, TABLES, PAST = "image.", "cloud.", "tables.", "past."
 SLOTS = 3  # blocks of each ring: nothing is written over what the other side may still be reading
 
 
@@ -96,6 +96,7 @@ def request_arrays(obs: Observation, tables: RtcTables, noise: FloatArray) -> di
 
 def _observation_arrays(obs: Observation) -> dict[str, NDArray]:
     images = {IMAGE + key: image for key, image in obs.images.items()}
+    images |= {CLOUD + key: cloud for key, cloud in obs.clouds.items()}
     return {**images, "state": obs.state, "last_command": obs.last_command, "epoch": np.array([obs.epoch])}
 
 
@@ -115,7 +116,8 @@ def read_request(message: Infer, arrays: Mapping[str, NDArray]) -> tuple[Observa
 
 def _observation(arrays: Mapping[str, NDArray], stamp_ns: int, prompt: str) -> Observation:
     images, epoch = _under(IMAGE, arrays), int(arrays["epoch"][0])
-    return Observation(stamp_ns, images, arrays["state"], arrays["last_command"], prompt, epoch=epoch)
+    clouds, command = _under(CLOUD, arrays), arrays["last_command"]
+    return Observation(stamp_ns, images, arrays["state"], command, prompt, clouds=clouds, epoch=epoch)
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

@@ -12,7 +12,7 @@ from rclpy.qos import DurabilityPolicy, QoSCompatibility, QoSPolicyKind, QoSProf
 from rclpy.qos import qos_check_compatible as check_qos
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState, PointCloud2
 
 from phyai_core.types import PolicySpec
 from phyai_ros.camera_view import info_topic
@@ -46,6 +46,9 @@ class Inputs(Mailbox):
             if camera.undistort:
                 topic, receive = info_topic(camera), partial(self.receive_info, key)
                 self._subscribe(CameraInfo, topic, camera.qos, receive, with_info=False)
+
+        for cloud, topic in zip(spec.clouds, rules.cloud_topics, strict=True):
+            self._subscribe(PointCloud2, topic, rules.cloud_qos, partial(self.receive_cloud, cloud.key))
 
     @property
     def warnings(self) -> list[str]:

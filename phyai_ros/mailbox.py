@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from phyai_core.types import Fault, FloatArray, Observation, PolicySpec, Reason, Source
 from phyai_ros.camera_view import CameraView, info_topic
+from phyai_ros.clouds import CloudView, check_cloud
 from phyai_ros.image_bridge import check_message, message_to_rgb
 from phyai_ros.input_clocks import InputClocks
 from phyai_ros.input_faults import explain_spread, find_absent, find_unusable
@@ -61,13 +62,17 @@ class InputSet:
     sources: tuple[Source, ...]
     images: Mapping[str, Picture] = field(repr=False)  # by camera key
     effort: FloatArray | None = None  # [A] measured, where someone asked for it
+    clouds: Mapping[str, CloudView] = field(default_factory=dict, repr=False)  # by cloud key
     history: tuple[InputSet, ...] = field(default=(), repr=False)  # of the ticks before, see Observation
 
     def decode(self) -> Observation:
         """Decode the images; runs on the inference thread. Raises ValueError naming topic and fault."""
         images = {key: picture.decode() for key, picture in self.images.items()}
         past = tuple(before.decode() for before in self.history)
-        return Observation(self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources, past)
+        clouds = {key: cloud.decode() for key, cloud in self.clouds.items()}
+        return Observation(
+            self.stamp_ns, images, self.state, self.last_command, self.prompt, self.sources, past, clouds
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,9 @@ class Mailbox:
         self._rules, self._limits = rules, StampLimits(rules.max_age_s, tolerance_s)
         self._ros_now_ns, self._steady_now_ns = ros_now_ns, steady_now_ns
         self._topics = {camera.key: settings.cameras.by_key[camera.key].topic for camera in spec.cameras}
-        self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
+        self._cloud_specs = {cloud.key: cloud for cloud in spec.clouds}
+        self._cloud_topics = dict(zip(self._cloud_specs, rules.cloud_topics, strict=True))
+        self._images, self._clouds = self._empty_histories()
         self.views = {camera.key: CameraView(settings.cameras.by_key[camera.key], camera) for camera in spec.cameras}
         self._infos: dict[str, Any] = {}
         self._map = JointMap(spec, settings.joints, bool(settings.tracking.max_effort), joint_actions(settings, spec))
@@ -112,17 +119,28 @@ class Mailbox:
         self._tick, self._newer_than_ns = 0, -1
         self._past: deque[InputSet] = deque(maxlen=spec.observation_steps - 1)
         self.prompt = settings.prompt
-        self.received = dict.fromkeys([*self._topics.values(), rules.joint_states_topic], 0)  # messages per topic
+        self.received = dict.fromkeys(
+            [*self._topics.values(), *self._cloud_topics.values(), rules.joint_states_topic], 0
+        )  # messages per topic
         self.clocks = InputClocks(self.received)
 
     def receive_image(self, key: str, msg: Any, published_stamp_ns: int = 0) -> None:
         """Store an Image or CompressedImage for the camera `key`, published at that ROS time (0: unknown)."""
         camera = self.views[key].settings
-        new = self._received(msg, published_stamp_ns, _image_problem(msg, camera.depth_range_m))
+        new = self._received(msg, published_stamp_ns, _problem(check_message, msg, camera.depth_range_m))
         self.clocks.note(self._topics[key], None, new.stamp_ns, new.arrival_stamp_ns)
         with self._lock:
             self._images[key].push(new)
             self.received[self._topics[key]] += 1
+
+    def receive_cloud(self, key: str, msg: Any, published_stamp_ns: int = 0) -> None:
+        """Store a PointCloud2 for the cloud `key`, published at that ROS time (0: unknown)."""
+        topic = self._cloud_topics[key]
+        new = self._received(msg, published_stamp_ns, _problem(check_cloud, msg, self._cloud_specs[key]))
+        self.clocks.note(topic, None, new.stamp_ns, new.arrival_stamp_ns)
+        with self._lock:
+            self._clouds[key].push(new)
+            self.received[topic] += 1
 
     def receive_info(self, key: str, msg: Any) -> None:
         """Store the CameraInfo of a camera that is undistorted by it."""
@@ -145,9 +163,12 @@ class Mailbox:
     def clear(self) -> None:
         """Forget all messages, as after a jump of the ROS clock."""
         with self._lock:
-            self._images = {key: History(IMAGE_DEPTH) for key in self._topics}
+            self._images, self._clouds = self._empty_histories()
             self._joints.clear()
         self._newer_than_ns = -1
+
+    def _empty_histories(self) -> tuple[dict[str, History], dict[str, History]]:
+        return tuple({key: History(IMAGE_DEPTH) for key in keys} for keys in (self._topics, self._cloud_topics))
 
     def sample(self, now_ros_ns: int, tick: int, last_command: FloatArray | None = None) -> Sample:
         """The newest usable set at this tick, or the fault that prevents one. Neither waits nor decodes.
@@ -185,6 +206,7 @@ class Mailbox:
         """The inputs as they are now, and what is wrong with the newest message of any."""
         with self._lock:
             cameras = [history.feed(self._topics[key]) for key, history in self._images.items()]
+            cameras += [history.feed(self._cloud_topics[key]) for key, history in self._clouds.items()]
             joints, missing = self._joints.feeds()
             seen = list(self._joints.seen) if missing else []
         for key, view in self.views.items():
@@ -226,6 +248,10 @@ class Mailbox:
                 key: Picture(topic, item.msg, self.views[key], self._infos.get(key))
                 for (key, topic), item in zip(self._topics.items(), chosen, strict=False)
             },
+            clouds={
+                key: CloudView(topic, item.msg, self._cloud_specs[key])
+                for (key, topic), item in zip(self._cloud_topics.items(), chosen[len(self._topics) :], strict=False)
+            },
             effort=self._map.effort(values),
         )
 
@@ -236,9 +262,9 @@ def _source(topic: str, item: Received) -> Source:
     )
 
 
-def _image_problem(msg: Any, depth_range_m: tuple[float, ...]) -> str:
+def _problem(check: Callable[[Any, Any], None], msg: Any, wanted: Any) -> str:
     try:
-        check_message(msg, depth_range_m)
+        check(msg, wanted)
     except ValueError as error:
         return f"cannot be used: {error}"
     return ""

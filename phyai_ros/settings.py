@@ -134,6 +134,10 @@ class Inputs(Group):
         "joint_states", "Topic of sensor_msgs/JointState; several publishers are merged by joint name", **TOPIC
     )
     joint_states_qos: Reliability = entry("best_effort", RELIABILITY)
+    cloud_topics: tuple[str, ...] = entry(
+        (), "Topics of sensor_msgs/PointCloud2, one for each point cloud that the policy declares, in its order"
+    )
+    cloud_qos: Reliability = entry("best_effort", RELIABILITY)
     max_age_s: float = entry(0.2, "Oldest header stamp used, against the ROS clock", "s", gt=0, le=60)
     slop_s: float = entry(0.1, "Largest spread between the header stamps of one observation", "s", gt=0, le=60)
     future_tolerance_s: float = entry(

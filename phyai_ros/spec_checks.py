@@ -19,7 +19,7 @@ def check_against_spec(settings: Settings, spec: PolicySpec) -> Settings:
 
     Afterwards output.joints holds the robot's names, prefix included. Raises ParameterError with all contradictions.
     """
-    problems = [*_policy(settings, spec), *_rtc(settings, spec), *_cameras(settings, spec)]
+    problems = [*_policy(settings, spec), *_rtc(settings, spec), *_cameras(settings, spec), *_clouds(settings, spec)]
     problems += check_robot(settings, spec)
     if problems:
         raise ParameterError(problems)
@@ -69,6 +69,13 @@ def _cameras(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
     if fixes:
         allowed = f"exactly the cameras of {spec.name}: {', '.join(wanted) or 'none'}"
         yield Problem("cameras.keys", list(given), allowed, "; ".join(fixes))
+
+
+def _clouds(settings: Settings, spec: PolicySpec) -> Iterator[Problem]:
+    given, wanted = settings.inputs.cloud_topics, [cloud.key for cloud in spec.clouds]
+    if len(given) != len(wanted) or "" in given:
+        allowed = f"one topic for each point cloud of {spec.name}: {', '.join(wanted) or 'none'}"
+        yield Problem("inputs.cloud_topics", list(given), allowed, f"give {len(wanted)} topic names, in this order")
 
 
 def _execution_horizon(settings: Settings, spec: PolicySpec) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from phyai_core.timekeeping import Timekeeper
@@ -84,6 +85,8 @@ class Driver:
         receivers: dict[str, Callable[[Any], None]] = {
             topic: lambda msg, key=key: self.mailbox.receive_image(key, msg) for key, topic in inputs.cameras.items()
         }
+        for key, topic in inputs.clouds.items():
+            receivers[topic] = partial(self.mailbox.receive_cloud, key)
         receivers[inputs.joints] = self.mailbox.receive_joints
         receivers[inputs.prompt] = lambda msg: setattr(self.mailbox, "prompt", msg.data)
         receivers[inputs.enable] = lambda msg: self.pipeline.enable(bool(msg.data))

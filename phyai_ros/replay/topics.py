@@ -9,7 +9,7 @@ from phyai_ros.replay.bag import Bag
 from phyai_ros.settings import Settings
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-JOINTS = "sensor_msgs/msg/JointState"
+JOINTS, CLOUD = "sensor_msgs/msg/JointState", "sensor_msgs/msg/PointCloud2"
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,26 @@ class InputTopics:
     prompt: str
     enable: str
     estop: str  # empty: none
+    clouds: dict[str, str]  # {cloud key: topic}
 
     @property
     def needed(self) -> list[str]:
-        return [*self.cameras.values(), self.joints]
+        return [*self.cameras.values(), *self.clouds.values(), self.joints]
 
 
 def find_inputs(settings: Settings, spec: PolicySpec, node: NodeName) -> InputTopics:
     """The topics that a node with these settings subscribes to."""
     cameras = {camera.key: node.resolve(settings.cameras.by_key[camera.key].topic) for camera in spec.cameras}
+    keys = (cloud.key for cloud in spec.clouds)
+    clouds = dict(zip(keys, map(node.resolve, settings.inputs.cloud_topics), strict=True))
     joints = node.resolve(settings.inputs.joint_states_topic)
     estop = node.resolve(settings.stop.estop_topic) if settings.stop.estop_topic else ""
-    return InputTopics(cameras, joints, node.resolve("~/prompt"), node.resolve("~/enable"), estop)
+    return InputTopics(cameras, joints, node.resolve("~/prompt"), node.resolve("~/enable"), estop, clouds)
 
 
 def check_inputs(bag: Bag, inputs: InputTopics, settings: Settings) -> None:
     """Raises ValueError for every needed topic that the bag lacks, cannot give, or has with another type."""
-    wanted = {inputs.joints: JOINTS}
+    wanted = {inputs.joints: JOINTS, **dict.fromkeys(inputs.clouds.values(), CLOUD)}
     for key, topic in inputs.cameras.items():
         wanted[topic] = COMPRESSED if settings.cameras.by_key[key].transport == "compressed" else IMAGE
     problems = [_problem(bag, topic, kind) for topic, kind in wanted.items()]

@@ -18,7 +18,10 @@ def run(
 ) -> None:
     """Run the policy node on this machine's ROS graph, as ros2 launch would."""
     from phyai_ros.policy_node import main
+    from phyai_ros.replay.params_file import read_params_file
 
-    remaps = ["-r", f"__node:={node_name}", *(["-r", f"__ns:=/{namespace.strip('/')}"] if namespace else [])]
+    place = namespace.strip("/")
+    read_params_file(params_file, f"/{place}/{node_name}" if place else f"/{node_name}")  # tells mistakes as sentences
+    remaps = ["-r", f"__node:={node_name}", *(["-r", f"__ns:=/{place}"] if place else [])]
     if main(["--ros-args", *remaps, "--params-file", str(params_file)], autostart):
         raise CommandFailed("the node could not be started; the lines above say why")

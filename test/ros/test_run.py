@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from phyai_ros.cli.main import run
 from phyai_ros.msg import PolicyStatus
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
@@ -39,3 +42,20 @@ def test_wrong_settings_end_it_with_a_sentence(graph, tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "rtc.mode: 'magic' is not allowed" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/**:\n  ros_parameters:\n    rtc: {mode: none}\n", "has no section ros__parameters"),
+        ("/**:\n  ros__parameters: {rtc: {mode: none}\n", "cannot be read as a parameter file"),
+        ("/**:\n\tros__parameters:\n", "cannot be read as a parameter file"),
+        ("/other_node:\n  ros__parameters:\n    rtc: {mode: none}\n", "none for the node /policy"),
+        ("", "is not a parameter file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_sentence(text, said, tmp_path, capsys):
+    params = tmp_path / "wrong.yaml"
+    params.write_text(text)
+    assert run(["run", "--params-file", str(params)]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -143,10 +143,9 @@ def plot_traces(cells: Sequence[Cell], joint: int = 0) -> Figure | None:
             _draw_trace(panel, mode, chosen[mode].episodes[episode].result, joint)
         panels[-1].set_xlabel("time (s)")
         figure.supylabel(f"'{POLICY_JOINTS[joint]}' command (rad)", fontsize=10)
-        title = (
-            f"One episode, inference takes {delay} ticks ({1e3 * delay * TICK_S:.0f} ms); circle: a chunk takes over"
-        )
-        figure.suptitle(title, x=0.01, ha="left")
+        which = "The episode in which mode none jumps most" if "none" in chosen else "One episode"
+        took = f"inference takes {delay} ticks ({1e3 * delay * TICK_S:.0f} ms)"
+        figure.suptitle(f"{which}; {took}; circle: a chunk takes over", x=0.01, ha="left", fontsize=11)
     return figure
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phyai_core.braking import braking_tail, row_velocities
@@ -21,10 +21,14 @@ def cubic(p0, p1, v0, v1, dt_s, share):
     return p0 + share * (p1 - p0) + share * (1 - share) * ((1 - share) * a + share * b)
 
 
-@given(VELOCITIES, PERIODS_S, st.data())
-def test_a_tail_ends_at_rest_inside_the_limits_without_overshoot(velocity, dt_s, data):
+LIMITS = st.lists(st.floats(0.5, 20.0), min_size=7, max_size=7)
+
+
+@given(VELOCITIES, PERIODS_S, LIMITS)
+@example([3e-14], 0.1, [1.0] * 7)
+def test_a_tail_ends_at_rest_inside_the_limits_without_overshoot(velocity, dt_s, limits):
     velocity = np.array(velocity)
-    limit = np.array(data.draw(st.lists(st.floats(0.5, 20.0), min_size=len(velocity), max_size=len(velocity))))
+    limit = np.array(limits[: len(velocity)])
     start = np.linspace(-1.0, 1.0, len(velocity))
     positions, velocities = braking_tail(start, velocity, limit, dt_s)
 
@@ -37,7 +41,8 @@ def test_a_tail_ends_at_rest_inside_the_limits_without_overshoot(velocity, dt_s,
     travel = positions - start
     slowest = np.argmax(np.abs(velocity) / limit)
     bound = velocity[slowest] ** 2 / (2 * limit[slowest]) + abs(velocity[slowest]) * dt_s / 2
-    assert abs(travel[-1, slowest]) <= bound * (1 + 1e-6), "at most half a row beyond v^2 / 2a"
+    rounding = 1e-15  # of positions around 1
+    assert abs(travel[-1, slowest]) <= bound * (1 + 1e-6) + rounding, "at most half a row beyond v^2 / 2a"
     np.testing.assert_allclose(travel[-1], velocity * len(positions) * dt_s / 2, atol=1e-9)
     fraction = travel[:, [slowest]] * velocity / velocity[slowest] if velocity[slowest] else np.zeros_like(travel)
     np.testing.assert_allclose(travel, fraction, atol=1e-9, err_msg="straight in joint space")

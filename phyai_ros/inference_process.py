@@ -13,35 +13,25 @@ from phyai_core.child_process import ChildLost
 from phyai_core.executor import RtcExecutor
 from phyai_core.remote import RemoteEngine
 from phyai_core.types import Reason
-from phyai_ros.inference_thread import JOIN_TIMEOUT_S, POLL_S
+from phyai_ros.inference_thread import POLL_S, InferenceThread
 
 WARM_UP_RUNS = 3
 
 
-class InferenceProcess:
-    """Serves the requests of one executor, whose `infer` runs on `engine`, until stopped."""
+class InferenceProcess(InferenceThread):
+    """Serves the requests of one executor, whose `infer` runs on `engine`, until stopped; the child lives on."""
 
     def __init__(self, executor: RtcExecutor, engine: RemoteEngine, log: Callable[[str], None]) -> None:
         """`log` hears of losses and restarts, in a sentence each."""
-        self._executor, self._engine, self._log = executor, engine, log
-        self._stopping, self._restarting = threading.Event(), threading.Event()
+        super().__init__(executor)
+        self._engine, self._log = engine, log
+        self._restarting = threading.Event()
         self._reported = ""  # the loss that has ended an epoch already
-        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> bool:
-        """True when the thread has ended; False when an inference still runs after 2 s. The child lives on."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(JOIN_TIMEOUT_S)
-        return not self._thread.is_alive()
 
     @property
     def alive(self) -> bool:
         """False once the child is lost, until it has been restarted."""
-        return self._thread.is_alive() and self._engine.alive
+        return super().alive and self._engine.alive
 
     def restart(self) -> None:
         """Ask for a fresh child in place of a lost one; returns at once. Does nothing while the child is well."""

@@ -84,7 +84,7 @@ def _row(name: str, field: FieldInfo) -> Parameter:
         default=field.default,
         unit=str(extra.get("unit", "")),
         description=field.description or "",
-        choices=choices,
+        choices=choices or tuple(extra.get("choices", ())),
         low=bounds.get("ge", bounds.get("gt")),
         high=bounds.get("le"),
         low_excluded="gt" in bounds,

@@ -133,6 +133,9 @@ def _lossy(value: Any, row: Parameter) -> Problem | None:
         return Problem(row.name, value, row.allowed, fix)
     if row.kind in (int, float) and any(isinstance(entry, bool) for entry in entries):
         return _misfit(value, row)
+    if row.kind in (int, float) and row.is_list and any(isinstance(entry, str) for entry in entries):
+        numbers = ", ".join(map(str, entries))
+        return Problem(row.name, value, f"{row.allowed}, and no text", f"write it without quotes: [{numbers}]")
     return None
 
 

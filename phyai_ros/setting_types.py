@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from phyai_adapters import ADAPTERS
 
 Positive = Annotated[float, Field(gt=0, le=1000)]
 Angle = Annotated[float, Field(ge=-1000, le=1000)]
@@ -23,9 +25,24 @@ RELIABILITY = (
 )
 
 
-def entry(default: Any, description: str, unit: str = "", allowed: str = "", **bounds: Any) -> Any:
-    """A parameter: default, description, unit and bounds (ge, gt, le, pattern); `allowed` puts a pattern into words."""
-    return Field(default, description=description, json_schema_extra={"unit": unit, "allowed": allowed}, **bounds)
+def entry(
+    default: Any, description: str, unit: str = "", allowed: str = "", choices: tuple[str, ...] = (), **bounds: Any
+) -> Any:
+    """A parameter: default, description, unit and bounds (ge, gt, le, pattern); `allowed` puts a pattern into words.
+
+    `choices` are the words that a validator of the type allows, where the type is no Literal.
+    """
+    extra = {"unit": unit, "allowed": allowed, "choices": choices}
+    return Field(default, description=description, json_schema_extra=extra, **bounds)
+
+
+def _known_adapter(name: str) -> str:
+    if name not in ADAPTERS:
+        raise ValueError(name)
+    return name
+
+
+AdapterName = Annotated[str, AfterValidator(_known_adapter)]
 
 
 class Group(BaseModel):

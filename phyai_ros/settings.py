@@ -10,15 +10,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from phyai_adapters import ADAPTERS
 from phyai_ros.robot_settings import Collision, Controller, Limits, Output, Outputs, Start, Stop, Tracking
-from phyai_ros.setting_types import RELIABILITY, TOPIC, Angle, Core, Group, Pixel, Positive, Reliability, entry
+from phyai_ros.setting_types import (
+    RELIABILITY,
+    TOPIC,
+    AdapterName,
+    Angle,
+    Core,
+    Group,
+    Pixel,
+    Positive,
+    Reliability,
+    entry,
+)
 
 
 class Inference(Group):
     """The policy and how it is run."""
 
-    adapter: str = entry(
-        "flow_tiny", "Policy adapter, by its name in the adapter table", allowed="an adapter name", pattern=r"^\w+$"
+    adapter: AdapterName = entry(
+        "flow_tiny", "Policy adapter, by its name in the adapter table", choices=tuple(ADAPTERS)
     )
     checkpoint: str = entry("", "Checkpoint file or folder; empty: the weights that ship with the package")
     device: str = entry("cpu", "Where the policy runs", allowed="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$")

@@ -47,7 +47,7 @@ PARAMETERS = {
     "out of bounds": ({"inputs.max_age_s": -1.0}, "inputs.max_age_s", "-1.0 is not allowed"),
     "a number where text belongs": ({"inference.checkpoint": 483}, "inference.checkpoint", "in quotes"),
     "no such mode": ({"rtc.mode": "identiy"}, "rtc.mode", "write identity"),
-    "unknown policy": ({"inference.adapter": "pi99"}, "pi99", "is unknown"),
+    "unknown policy": ({"inference.adapter": "pi99"}, "inference.adapter", "smolvla"),
     "no GPU here": ({"inference.device": "cuda:7"}, "flow_tiny", "cuda:7"),
     "no checkpoint there": ({"inference.checkpoint": "{folder}/nothing"}, "flow_tiny", "is missing"),
     "cut-off weights": ({"inference.checkpoint": "{folder}/cut"}, "flow_tiny", "cannot be read"),

@@ -90,6 +90,8 @@ def test_types_guessed_by_yaml_and_launch_are_converted_where_nothing_is_lost(na
         ("inputs.max_age_s", -1.0, "above 0 up to 60 s"),
         ("inputs.slop_s", float("nan"), "above 0 up to 60 s"),
         ("limits.max_velocity", [1.0, -2.0], "above 0 up to 1000 rad/s or m/s"),
+        ("limits.max_velocity", ["2.5", 1.0], "Fix: write it without quotes: [2.5, 1.0]"),
+        ("inference.adapter", "smolvle", "pi05 or smolvla. Fix: write smolvla"),
         ("require_enable", "maybe", "true or false"),
         ("joints.names", ["yaw", "yaw"], "each name once"),
     ],
@@ -105,11 +107,19 @@ def test_text_read_as_a_number_is_refused_with_the_way_out():
 
 
 def test_all_wrong_parameters_come_at_once():
+    wrong = {
+        "cameras.keys": ["front"],
+        "inference.adapter": "flow_tinny",
+        "inputs.slop_s": 0.0,
+        "limits.max_velocity": "2.5",
+        "rtc.exec_horizon": 3,
+        "rtc.mode": "x",
+    }
     with pytest.raises(ParameterError) as raised:
-        build_settings({"rtc.mode": "x", "rtc.exec_horizon": 3, "inputs.slop_s": 0.0, "cameras.keys": ["front"]})
+        build_settings(wrong)
     names = [problem.name for problem in raised.value.problems]
-    assert names == ["cameras.front.topic", "inputs.slop_s", "rtc.exec_horizon", "rtc.mode"]
-    assert len(str(raised.value).splitlines()) == 4
+    assert names == ["cameras.front.topic", *list(wrong)[1:]]
+    assert len(str(raised.value).splitlines()) == len(wrong)
 
 
 def test_a_misspelt_name_is_reported_with_the_nearest_one():

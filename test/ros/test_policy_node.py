@@ -69,7 +69,7 @@ def test_can_be_deactivated_cleaned_up_and_started_again():
         ({"rtc.mode": "magic"}, "rtc.mode: 'magic' is not allowed"),
         ({"rtc.execution_horizon": 24}, "rtc.execution_horizon"),
         ({"inference.device": "cuda:7"}, "inference.device is 'cuda:7'"),
-        ({"inference.adapter": "pi99"}, "adapter: 'pi99' is unknown; allowed"),
+        ({"inference.adapter": "pi99"}, "inference.adapter: 'pi99' is not allowed. Allowed: act, diffusion"),
         ({"cameras.keys": ["wrist"], "cameras.wrist.topic": "x"}, "cameras.keys"),
         ({"limits.max_acceleration": [-1.0]}, "limits.max_acceleration"),
     ],

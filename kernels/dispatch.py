@@ -9,13 +9,14 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from phyai_kernels.op import Candidate, Op
-from phyai_kernels.profile import Profile
+from phyai_kernels.profile import Profile, default_folder, load_profile
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,27 @@ class Dispatcher:
         if candidate is taken:
             return f"taken: first that can run ({self._without or 'this call is not in the profile'})"
         return "not taken: " + ("not measured" if times else "a candidate before it can run")
+
+
+class MeasuringDispatcher(Dispatcher):
+    """Measures every call it is asked about, once, before it picks; what a profile is made with."""
+
+    def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        """As in the base; the arguments are really used. Call it before anything depends on their contents."""
+        if describe_problem(arguments, options) not in self._measured(op):
+            self.measure(op, *arguments, **options)
+        return super().pick(op, *arguments, **options)
+
+    def _measured(self, op: Op) -> dict[str, dict[str, float]]:
+        return self.profile.times_us.get(op.name, {}) if self.profile else {}
+
+
+def open_dispatcher(device: torch.device, folder: Path | None = None) -> Dispatcher:
+    """A dispatcher with the profile of `device` in `folder` (None: default_folder()), where there is one.
+
+    Raises ValueError for a file that is no profile.
+    """
+    return Dispatcher(device, load_profile(folder or default_folder(), device))
 
 
 def _time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:

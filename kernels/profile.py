@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,11 @@ from pathlib import Path
 import torch
 
 PACKAGES = ("torch", "triton", "flashinfer-python")
+
+
+def default_folder() -> Path:
+    """Where profiles are kept on this machine: phyai_ros/kernels in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phyai_ros" / "kernels"
 
 
 def device_name(device: torch.device) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from phyai_core.types import FloatArray, Observation, PolicySpec
 from phyai_core.validity import Lifetime
+from phyai_kernels.dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from phyai_core.sampler import Conditioning
@@ -82,6 +83,7 @@ class Adapter(ABC):
     vision: nn.Module | None = None  # its return ends the stage "vision" of encode_prefix; for timing only
     # Forward differences of denoise_step are taken over this distance. In bfloat16 rounding drowns less than 0.1.
     derivative_step: float = 0.01
+    dispatcher: Dispatcher | None = None  # chooses the kernels of `fuse`; the engine's recipe sets it
 
     def encode_actions(self, actions: FloatArray, obs: Observation) -> FloatArray:
         """Robot units [V, A] -> model space [V, A'] as seen from `obs`, padding zero: the inverse of `postprocess`.

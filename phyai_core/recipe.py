@@ -10,6 +10,7 @@ import torch
 
 from phyai_core.adapter import Adapter
 from phyai_core.engine import Engine, resolve_device
+from phyai_kernels.dispatch import open_dispatcher
 
 Load = Callable[[str, "Path | None", torch.device], Adapter]
 
@@ -28,12 +29,14 @@ class EngineRecipe:
     use_graphs: bool = True
     guidance: str | None = None  # for the gradient modes of RTC, see Engine
     compiled: bool = False  # fuse small operations, see Engine
+    kernel_profile: Path | None = None  # folder of measured kernel times; None: the user's cache folder
 
     def build(self) -> Engine:
         """Load the policy in this process. Raises ValueError with what is wrong and how to mend it."""
         torch.set_num_threads(self.threads)
         device = resolve_device(self.device)
         adapter = self.load(self.adapter, self.checkpoint, device)
+        adapter.dispatcher = open_dispatcher(device, self.kernel_profile)
         if self.num_denoise_steps:
             adapter.set_denoise_steps(self.num_denoise_steps)
         return Engine(adapter, device, self.batch_sizes, self.use_graphs, self.guidance, self.compiled)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from phyai_kernels.dense import DENSE_GEGLU
-from phyai_kernels.dispatch import Dispatcher, describe_problem
+from phyai_kernels.dispatch import Dispatcher, MeasuringDispatcher, describe_problem, open_dispatcher
 from phyai_kernels.op import Candidate, Op
-from phyai_kernels.profile import Profile, load_profile
+from phyai_kernels.profile import Profile, default_folder, load_profile
 
 CPU = torch.device("cpu")
 
@@ -86,6 +86,19 @@ def test_a_measurement_survives_the_file_and_decides(tmp_path):
     assert loaded == dispatcher.profile
     chosen = Dispatcher(CPU, loaded).pick(OP, X)
     assert chosen is {"slow": SLOW.run, "fast": FAST.run, "reference": double}[min(times, key=times.get)]
+
+
+def test_what_is_asked_for_is_measured_once_and_found_again_where_profiles_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert open_dispatcher(CPU).profile is None
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(OP, X)
+    first = {**dispatcher.profile.times_us[OP.name][describe_problem((X,), {})]}
+    dispatcher.pick(OP, X)
+    assert dispatcher.profile.times_us == {OP.name: {describe_problem((X,), {}): first}}
+    dispatcher.profile.save(tmp_path / "phyai_ros" / "kernels")
+    assert open_dispatcher(CPU).profile == dispatcher.profile == open_dispatcher(CPU, default_folder()).profile
+    assert "measured" in str(dispatcher.choices[0]) and len(dispatcher.choices) == 2
 
 
 def test_a_broken_file_is_named(tmp_path):

@@ -17,7 +17,7 @@ MODES = ("rtc", "none", "sync")
 
 ARGUMENTS = (
     ("seed", "0", "Seed of the episodes and of the policy's noise"),
-    ("episodes", "0", "Episodes to run; 0: without end"),
+    ("episodes", "0", "Episodes to run, after which the launch ends; 0: without end"),
     (
         "mode",
         "rtc",
@@ -44,7 +44,7 @@ def start_demo(context: LaunchContext) -> list[Any]:
         package="phyai_ros",
         executable="sim_robot",
         name="sim_robot",
-        parameters=[{"seed": int(values["seed"]), "episodes": int(values["episodes"])}],
+        parameters=[{"seed": int(values["seed"]), "episodes": int(values["episodes"]), "exit_when_finished": True}],
         ros_arguments=["--log-level", values["log_level"]],
         output="screen",
         on_exit=end_with_simulator,
@@ -62,8 +62,15 @@ def start_demo(context: LaunchContext) -> list[Any]:
 
 
 def end_with_simulator(event: Any, context: LaunchContext) -> Shutdown | None:
-    """Without the robot nothing is left to do. Shutting down twice is an error, so not when that is why it ended."""
-    return None if context.is_shutdown else Shutdown(reason="the simulated robot has ended")
+    """Without the robot nothing is left to do. Shutting down twice is an error, so not when that is why it ended.
+
+    An error raised here shuts down too, and makes the exit code of the launch 1.
+    """
+    if context.is_shutdown:
+        return None
+    if event.returncode != 0:
+        raise RuntimeError(f"the simulated robot ended with exit code {event.returncode}; its lines above say why.")
+    return Shutdown(reason="all episodes are over")
 
 
 def overrides(values: dict[str, str]) -> str:

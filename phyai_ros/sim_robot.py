@@ -11,6 +11,7 @@ import json
 import sys
 import threading
 from array import array
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,6 +49,7 @@ PARAMETERS = {
     "jtc_family": ("replace", "joint_trajectory_controller: replace (up to Kilted) or splice (Rolling, since 2026)"),
     "interpolate_from_desired_state": (True, "A new trajectory starts from the last command, not the measured state"),
     "episodes": (0, "Episodes to run; 0: without end"),
+    "exit_when_finished": (False, "After the last episode the process ends, with exit code 0"),
     "seed": (0, "Seed of the first episode; the next one adds 1"),
     "puck_y": (float("nan"), "Where the puck starts on the belt, m; nan: drawn for each episode"),
     "image_width": (64, "Width of the camera image, pixels"),
@@ -57,12 +59,16 @@ BOUNDS = {"episodes": (0, 10**6), "seed": (0, 2**31), "image_width": (16, 1280),
 
 
 class SimRobot(Node):
-    """Raises ValueError for a wrong parameter, RuntimeError where this machine cannot render."""
+    """Raises ValueError for a wrong parameter, RuntimeError where this machine cannot render.
 
-    def __init__(self, **kwargs: Any) -> None:
+    `on_finished` is called after the last episode, where the parameters ask for that, perhaps more than once.
+    """
+
+    def __init__(self, on_finished: Callable[[], None] = lambda: None, **kwargs: Any) -> None:
         super().__init__("sim_robot", **kwargs)
         given = {name: self._declare(name, *row) for name, row in PARAMETERS.items()}
         check_parameters(given)
+        self._on_finished = on_finished if given["exit_when_finished"] else lambda: None
         self._slow_told = False
         with ExitStack() as made:
             made.callback(self.destroy_node)
@@ -150,6 +156,8 @@ class SimRobot(Node):
     def _tick(self, snapshot: Snapshot, stamp_ns: int) -> None:
         self._camera.offer(snapshot, stamp_ns)
         self._supervisor.tick(snapshot, stamp_ns)
+        if self._supervisor.is_over:
+            self._on_finished()
 
     def _publish_joints(self, snapshot: Snapshot, stamp_ns: int) -> None:
         self._joints.publish(to_joint_state(snapshot, stamp_ns))
@@ -199,12 +207,12 @@ def to_image(image: NDArray[np.uint8], stamp_ns: int) -> Image:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run until SIGINT or SIGTERM. Exit code 0, or 1 with one sentence when it cannot start."""
+    """Run until SIGINT, SIGTERM or the end of the episodes. Exit code 0, or 1 with a sentence when it cannot start."""
     stopping = threading.Event()
     stop_on_signals(stopping)
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
-        node = SimRobot()
+        node = SimRobot(on_finished=stopping.set)
     except (ValueError, RuntimeError) as error:
         print(f"sim_robot: {error}", file=sys.stderr)
         rclpy.try_shutdown()

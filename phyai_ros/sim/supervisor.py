@@ -20,6 +20,7 @@ from phyai_ros.sim.task import EpisodeJudge, Outcome, Start, draw_start
 
 REPEAT_TICKS = 12  # a policy that starts late must hear the disable too
 SETTLE_TICKS = 4
+FAREWELL_TICKS = 75  # 3 s for a policy that never says that it is disabled
 DISABLED = "disabled"
 
 
@@ -64,6 +65,11 @@ class Supervisor:
     def note_status(self, state: str) -> None:
         """The policy says what state it is in."""
         self._state = state
+
+    @property
+    def is_over(self) -> bool:
+        """All episodes are over, and the policy has stopped or had the time to."""
+        return self.phase is Phase.FINISHED and (self._state == DISABLED or self._ticks >= FAREWELL_TICKS)
 
     def tick(self, snapshot: Snapshot, stamp_ns: int) -> None:
         """One control period of the world, with `snapshot` taken at `stamp_ns`."""

@@ -81,7 +81,7 @@ def test_shared_files_are_installed(folder, prefix):
 def test_the_node_drives_the_simulated_robot(graph, start, prefix):
     from phyai_ros.msg import ActionChunk, PolicyStatus
 
-    start("sim_robot", "-p", "episodes:=1")
+    robot = start("sim_robot", "-p", "episodes:=1", "-p", "exit_when_finished:=true")
     policy = start("policy_node", "--params-file", str(prefix / "share/phyai_ros/config/demo.yaml"))
     node, chunks, states = graph.node("listener"), [], []
     node.create_subscription(ActionChunk, "policy/chunk", chunks.append, 10)
@@ -92,6 +92,7 @@ def test_the_node_drives_the_simulated_robot(graph, start, prefix):
     change_state(graph, node, "activate")
     graph.spin_until(lambda: len(chunks) > 2 and states[-1] == "running", 60.0, "three chunks")
     assert len(chunks[-1].actions) == chunks[-1].rows * chunks[-1].columns > 0
+    assert robot.wait(60.0) == 0, "after its only episode"
     change_state(graph, node, "deactivate")
     change_state(graph, node, "cleanup")
     policy.send_signal(signal.SIGINT)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import rclpy
 import yaml
@@ -104,7 +104,7 @@ class Launch:
                 rclpy.spin_once(self.ros_node, timeout_sec=0.1)
                 for node in self.nodes:
                     if node.on_exit is not None and node.process.poll() is not None:
-                        self.visit(node.on_exit(None, self))
+                        self.visit(node.on_exit(SimpleNamespace(returncode=node.process.returncode), self))
         finally:
             codes = [self.stop(node.process) for node in self.nodes]
         return int(any(codes))

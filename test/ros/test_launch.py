@@ -199,7 +199,14 @@ def test_the_demo_runs_an_episode_in_the_mode_that_was_asked_for(graph, launch):
     graph.spin_until(lambda: any('"finished": true' in report for report in reports), START_S, "the end of the episode")
     assert {status.rtc_mode for status in statuses} == {"none"}
     assert any('"seed": 3' in report for report in reports)
-    assert launched.interrupt() == 0, launched.output
+    assert launched.process.wait(STOP_S) == 0, launched.output
+
+
+def test_a_demo_whose_robot_cannot_start_fails(launch):
+    launched = launch("demo.launch.py", "seed:=-1")
+    assert launched.process.wait(START_S) == 1
+    assert "seed: -1 is out of bounds" in launched.output
+    assert "the simulated robot ended with exit code 1" in launched.output
 
 
 def test_the_double_refuses_what_it_does_not_know(tmp_path):

@@ -19,7 +19,7 @@ from phyai_ros.sim.arm import JOINTS, POLICY_JOINTS
 from phyai_ros.sim.controllers import Trajectory
 from phyai_ros.sim.robot import MAX_CATCH_UP_STEPS, ControllerConfig, RobotWorld
 from phyai_ros.sim.scene import Scene
-from phyai_ros.sim.supervisor import Phase, Supervisor
+from phyai_ros.sim.supervisor import FAREWELL_TICKS, Phase, Supervisor
 from phyai_ros.sim.task import START_POINT, start_at
 
 START_NS = 1_700_000_000_000_000_000
@@ -185,6 +185,18 @@ def test_episodes_end_with_an_outcome_and_need_a_new_answer_of_the_policy():
     stage.supervisor.note_status("disabled")
     assert stage.tick(20) is Phase.FINISHED
     assert [report["outcome"] for report in stage.reports] == ["running", "timeout"] * 2
+
+
+@pytest.mark.parametrize("says", ["disabled", "running"])
+def test_the_robot_stays_until_the_policy_has_stopped_but_not_for_ever(says):
+    stage = Stage(episodes=1)
+    stage.supervisor.note_status("disabled")
+    stage.tick(116)
+    assert stage.supervisor.phase is Phase.FINISHED and not stage.supervisor.is_over
+    stage.supervisor.note_status(says)
+    assert stage.supervisor.is_over is (says == "disabled")
+    stage.tick(FAREWELL_TICKS)
+    assert stage.supervisor.is_over
 
 
 def test_a_fixed_puck_is_used_for_every_episode():

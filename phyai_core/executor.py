@@ -353,6 +353,11 @@ class RtcExecutor:
         return self._epoch
 
     @property
+    def launches(self) -> int:
+        """Inferences launched since construction; the next request has this `seq`."""
+        return self._seq
+
+    @property
     def delay_forecast(self) -> int:
         """Inference delay d expected for the next launch, ticks."""
         return self._forecast.forecast()

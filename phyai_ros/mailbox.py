@@ -83,6 +83,7 @@ class Sample:
     fault: Fault | None
     ages: Mapping[str, float]  # s, by topic; NaN: nothing came yet
     spread_s: float = math.nan  # newest minus oldest stamp of the set; NaN: no set
+    newest_ns: Mapping[str, int] = field(default_factory=dict)  # stamp by topic; without those that nothing came on
 
     @property
     def text(self) -> str:
@@ -116,7 +117,7 @@ class Mailbox:
         reach_ns = round((rules.max_age_s + rules.slop_s) * NS_PER_S)
         self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
         self._lock = threading.Lock()
-        self._tick, self._newer_than_ns = 0, -1
+        self._tick, self.newer_than_ns = 0, -1
         self._past: deque[InputSet] = deque(maxlen=spec.observation_steps - 1)
         self.prompt = settings.prompt
         self.received = dict.fromkeys(
@@ -158,14 +159,14 @@ class Mailbox:
 
     def require_newer_than(self, stamp_ns: int) -> None:
         """From now on offer only sets whose oldest stamp is newer (ROS time): nothing seen before a reset or resume."""
-        self._newer_than_ns = stamp_ns
+        self.newer_than_ns = stamp_ns
 
     def clear(self) -> None:
         """Forget all messages, as after a jump of the ROS clock."""
         with self._lock:
             self._images, self._clouds = self._empty_histories()
             self._joints.clear()
-        self._newer_than_ns = -1
+        self.newer_than_ns = -1
 
     def _empty_histories(self) -> tuple[dict[str, History], dict[str, History]]:
         return tuple({key: History(IMAGE_DEPTH) for key in keys} for keys in (self._topics, self._cloud_topics))
@@ -182,25 +183,25 @@ class Mailbox:
         if sample.obs is None:
             self._past.clear()  # what comes after a gap is more than a tick away from what came before
             return sample
-        history = tuple(before for before in self._past if before.stamp_ns > self._newer_than_ns)
+        history = tuple(before for before in self._past if before.stamp_ns > self.newer_than_ns)
         self._past.append(sample.obs)
         return replace(sample, obs=replace(sample.obs, history=history))
 
     def _choose(self, now_ros_ns: int, last_command: FloatArray | None) -> Sample:
         feeds, fault = self._look(now_ros_ns)
-        ages = self._ages(feeds, now_ros_ns)
+        seen = {"ages": self._ages(feeds, now_ros_ns), "newest_ns": _newest(feeds)}
         if fault:
-            return Sample(None, fault, ages)
+            return Sample(None, fault, **seen)
         chosen = choose_set([feed.items for feed in feeds], round(self._rules.slop_s * NS_PER_S))
         if chosen is None:
-            return Sample(None, explain_spread(feeds, self._rules.slop_s), ages)
+            return Sample(None, explain_spread(feeds, self._rules.slop_s), **seen)
         stamps_ns = [item.stamp_ns for item in chosen]
         spread_s = (max(stamps_ns) - min(stamps_ns)) / NS_PER_S
-        if min(stamps_ns) <= self._newer_than_ns:
+        if min(stamps_ns) <= self.newer_than_ns:
             topic = feeds[stamps_ns.index(min(stamps_ns))].topic
             fault = Fault(Reason.WAITING_INPUT, f"waiting for a message on {topic} newer than the restart")
-            return Sample(None, fault, ages, spread_s)
-        return Sample(self._assemble(feeds, chosen, last_command), None, ages, spread_s)
+            return Sample(None, fault, spread_s=spread_s, **seen)
+        return Sample(self._assemble(feeds, chosen, last_command), None, spread_s=spread_s, **seen)
 
     def _look(self, now_ns: int) -> tuple[list[Feed], Fault | None]:
         """The inputs as they are now, and what is wrong with the newest message of any."""
@@ -254,6 +255,11 @@ class Mailbox:
             },
             effort=self._map.effort(values),
         )
+
+
+def _newest(feeds: Sequence[Feed]) -> dict[str, int]:
+    stamps = sorted((feed.items[-1].stamp_ns, feed.topic) for feed in feeds if feed.items)
+    return {topic: stamp_ns for stamp_ns, topic in stamps}
 
 
 def _source(topic: str, item: Received) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from builtin_interfaces.msg import Time
@@ -16,7 +17,8 @@ from phyai_core.timing import ChunkTiming
 from phyai_core.types import Command, FloatArray, PolicySpec
 from phyai_ros.input_clocks import InputClocks
 from phyai_ros.motion_guard import MotionGuard
-from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
+from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus, TickTrace
+from phyai_ros.tick_trace import TracedTick
 
 
 def to_time(stamp_ns: int) -> Time:
@@ -54,6 +56,23 @@ def to_chunk_message(command: Command, spec: PolicySpec, names: list[str], stamp
 def to_timing_message(timing: ChunkTiming, stamp_ns: int) -> ControlTiming:
     events = {name: to_time(at_ns) for name, at_ns in timing.stamps.items()}
     return ControlTiming(header=Header(stamp=to_time(stamp_ns)), **timing.flatten(), **events)
+
+
+def to_trace_message(ticks: Sequence[TracedTick], now_ns: int) -> TickTrace:
+    """What the loop did in some consecutive ticks."""
+    topics = sorted({topic for tick in ticks for topic in tick.newest_ns})
+    return TickTrace(
+        header=Header(stamp=to_time(now_ns)),
+        ticks=array("Q", [tick.tick for tick in ticks]),
+        deadlines=[to_time(tick.deadline_ns) for tick in ticks],
+        lateness=array("d", [tick.late_ns / NS_PER_S for tick in ticks]),
+        sub_ticks=array("I", [tick.sub_ticks for tick in ticks]),
+        reasons=[tick.reason for tick in ticks],
+        launches=array("Q", [tick.launches for tick in ticks]),
+        newer_than=[to_time(tick.newer_than_ns) for tick in ticks],
+        input_names=topics,
+        input_stamps=[to_time(tick.newest_ns.get(topic, 0)) for tick in ticks for topic in topics],
+    )
 
 
 def add_control_time(status: PolicyStatus, timekeeper: Timekeeper) -> None:

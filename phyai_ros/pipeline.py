@@ -21,6 +21,7 @@ from phyai_ros.mailbox import Mailbox, Sample
 from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.pipeline_commands import HANDING_OVER, PipelineCommands
 from phyai_ros.supervision import Rules, Supervision
+from phyai_ros.tick_trace import TickTrace, TracedTick
 
 if TYPE_CHECKING:
     from phyai_ros.outputs.base import Output
@@ -68,6 +69,7 @@ class Pipeline(PipelineCommands):
         self._seeded = False  # the output knows where the robot is
         self.rested = threading.Event()  # set once a closing pipeline has brought the robot to rest
         self.record: TickRecord | None = None
+        self.trace = TickTrace()
 
     def begin(self) -> None:
         """Before the first tick of an activation: a new epoch, new counters, nothing taken over from the last one."""
@@ -106,8 +108,14 @@ class Pipeline(PipelineCommands):
         self._drive(command, stamp_ns, lateness_s)
         self._timekeeper.note_motion(command, stamp_ns, sample.obs)
         self.record = TickRecord(command, sample, self._output_rests, silent)
+        self.trace.note(self._describe(k, stamp_ns, now_ns))
         if self._closing and self._output_rests:
             self.rested.set()
+
+    def _describe(self, k: int, stamp_ns: int, now_ns: int) -> TracedTick:
+        reason, newer_than_ns = self.record.command.reason.value, max(0, self._inputs.newer_than_ns)
+        newest_ns = self.record.sample.newest_ns
+        return TracedTick(k, stamp_ns, now_ns - stamp_ns, reason, self._executor.launches, newer_than_ns, newest_ns)
 
     def _reference_at(self, k: int) -> FloatArray | None:
         return self._output.reference_at(k).position.astype(np.float32) if self._seeded else None
@@ -161,6 +169,7 @@ class Pipeline(PipelineCommands):
     def sub_tick(self, fraction: float, stamp_ns: int) -> None:
         if self._seeded:
             self._output.interpolate(fraction, stamp_ns)
+        self.trace.note_sub_tick()
 
     def _drive(self, command: Command, stamp_ns: int, lateness_s: float) -> None:
         if not self._seeded:

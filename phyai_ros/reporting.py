@@ -1,4 +1,4 @@
-"""What the node says about itself: ~/status, ~/chunk, ~/timing, ~/command and /diagnostics, and edge-triggered logs."""
+"""What the node says about itself: ~/status, ~/chunk, ~/timing, ~/command, ~/ticks, /diagnostics, and logs of edges."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from phyai_ros.messages import (
     to_command_message,
     to_time,
     to_timing_message,
+    to_trace_message,
 )
-from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus
+from phyai_ros.msg import ActionChunk, ControlTiming, PolicyStatus, TickTrace
 from phyai_ros.outbox import Outbox
 from phyai_ros.pipeline import Pipeline, TickRecord
 
@@ -80,6 +81,7 @@ class Reporter:
         self._chunk = create_publisher(node, ActionChunk, "~/chunk")
         self._timing = create_publisher(node, ControlTiming, "~/timing")
         self._command = create_publisher(node, JointState, "~/command")
+        self._ticks = create_publisher(node, TickTrace, "~/ticks")
         self._diagnostics = create_publisher(node, DiagnosticArray, "/diagnostics")
         self._logged: tuple[str, Reason] | None = None
         self._diagnosed_ns = 0
@@ -113,6 +115,7 @@ class Reporter:
         state = name_state(record)
         status = self._make_status(state, record, tick_errors_s, prompt)
         self._status.publish(status)
+        self._publish_ticks()
         changed = self._log_change(status) | self._log_degradation()
         now_ns = self._node.get_clock().now().nanoseconds
         if changed or abs(now_ns - self._diagnosed_ns) >= DIAGNOSTICS_PERIOD_S * 1e9:
@@ -127,11 +130,19 @@ class Reporter:
             header=self._header(), state="inactive", reason=Reason.INACTIVE.value, text=text, epoch=self._executor.epoch
         )
         self._status.publish(status)
+        if self.pipeline is not None:
+            self.pipeline.trace.finish()
+        self._publish_ticks()
         self._diagnostics.publish(self._make_diagnostics(status))
+
+    def _publish_ticks(self) -> None:
+        ticks = self.pipeline.trace.take() if self.pipeline is not None else []
+        if ticks:
+            self._ticks.publish(to_trace_message(ticks, self._node.get_clock().now().nanoseconds))
 
     def close(self) -> None:
         self._outbox.close()
-        for publisher in (self._status, self._chunk, self._timing, self._command, self._diagnostics):
+        for publisher in (self._status, self._chunk, self._timing, self._command, self._ticks, self._diagnostics):
             self._node.destroy_publisher(publisher)
 
     def _make_status(self, state: str, record: TickRecord | None, tick_errors_s: Ring, prompt: str) -> PolicyStatus:

@@ -14,7 +14,7 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, W
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
-OWN_MESSAGES = ("ActionChunk", "ControlTiming", "PolicyMetadata", "PolicyStatus")
+OWN_MESSAGES = ("ActionChunk", "ControlTiming", "PolicyMetadata", "PolicyStatus", "TickTrace")
 
 
 class BagWriter:

@@ -9,7 +9,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Bool, String
 from trajectory_msgs.msg import JointTrajectory
 
-from phyai_ros.msg import ActionChunk, ControlTiming, PolicyMetadata, PolicyStatus
+from phyai_ros.msg import ActionChunk, ControlTiming, PolicyMetadata, PolicyStatus, TickTrace
 from phyai_ros.replay.recorder import TopicRecorder
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ TOPICS: dict[str, tuple[type, bool]] = {  # {name: (message class, latched)}
     "policy/command": (JointState, False),
     "policy/chunk": (ActionChunk, False),
     "policy/timing": (ControlTiming, False),
+    "policy/ticks": (TickTrace, False),
     "policy/status": (PolicyStatus, False),
     "policy/metadata": (PolicyMetadata, True),
     "joint_trajectory_controller/joint_trajectory": (JointTrajectory, False),

@@ -24,6 +24,8 @@ CHOICES = {
     "dtype": ("float32", "bfloat16"),
     "vision_dtype": ("float32", "bfloat16"),
     "rope_inv_freq": INV_FREQ,
+    "schedule": ("server", "exported"),
+    "prompt_format": ("text", "json"),
 }
 RTC_MODES = ("none", "identity", "fd", "fd_lagged", "hard", "ramp")
 
@@ -43,7 +45,7 @@ class Options:
     statistics: str | None = None  # file with normalisation statistics, instead of the checkpoint's own
     asset_id: str | None = None  # openpi: which folder under assets/
     # Ids of the tokens round an image, where the tokenizer does not know them by name. SmolVLA: around, before; GR00T:
-    # before, of the image, behind.
+    # before, of the image, behind; Cosmos3: end of the text, before the video.
     image_tokens: Sequence[int] | None = None
     embodiment: str | None = None  # GR00T: which of the robots that the checkpoint knows
     delta_mask: Sequence[int] = ()  # openpi: 6, -1 means six dims relative to the state, then one absolute
@@ -53,7 +55,16 @@ class Options:
     prompt_buckets: Sequence[int] = (48, 112, 200)  # padded prompt lengths, up to the trained maximum
     dtype: str | None = None  # of the matrices: float32 or bfloat16; None: bfloat16 on CUDA, float32 elsewhere
     vision_dtype: str | None = None  # None: as dtype
+    fp8_prefix: bool = False  # large products of the prefix in FP8, weights rounded when loaded; fused kernels only
     rope_inv_freq: str = "float32"  # or bf16_roundtrip, see phyai_core.layers.rotary
+    # Cosmos3. None: as NVIDIA's policy server runs it.
+    video_size: Sequence[int] | None = None  # [height, width] of the predicted video, pixels
+    history: int = 0  # past states that the policy sees beside the present one
+    guidance: float | None = None  # how far the prompt is followed beyond its likelihood; 1 halves the work
+    schedule: str | None = None  # of the noise levels: server, or exported (scheduler/scheduler_config.json)
+    flow_shift: float | None = None
+    prompt_format: str | None = None  # text, or json
+    video_decoder: bool = False  # load it too, to look at predicted videos
 
     def __post_init__(self):
         if self.rate_hz is not None and not 0.1 <= self.rate_hz <= 1000:
@@ -61,6 +72,11 @@ class Options:
         for name in ("action_horizon", "num_denoise_steps"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}: {value} is too small; allowed: 1 and more")
+        if self.history < 0:
+            raise ValueError(f"history: {self.history} is too small; allowed: 0 and more")
+        for name in ("guidance", "flow_shift"):
+            if (value := getattr(self, name)) is not None and not 0 < value < 100:
+                raise ValueError(f"{name}: {value} is out of range; allowed: above 0, below 100")
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) is not None and value not in allowed:
                 raise ValueError(f"{name}: {value!r} is unknown; allowed: {', '.join(allowed)}")

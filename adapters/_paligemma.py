@@ -223,7 +223,7 @@ def _gemma_targets(prefix: str, layer: GemmaLayer) -> dict[str, Tensor]:
     parts = [part for part in zip("qkv", layer.qkv.weight.split(layer.split), strict=True) if part[1].numel()]
     found.update({f"{prefix}self_attn.{name}_proj.weight": view for name, view in parts})
     if hasattr(layer, "out"):
-        gate, up = layer.gate_up.weight.chunk(2)
+        gate, up = layer.gate_up.weight[0::2], layer.gate_up.weight[1::2]
         found.update(named(prefix + "post_attention_layernorm.", layer.mlp_norm))
         found[prefix + "self_attn.o_proj.weight"] = layer.out.weight
         found.update({prefix + "mlp.gate_proj.weight": gate, prefix + "mlp.up_proj.weight": up})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import table_rows
 from phyai_adapters._loading import PiParts, load_parts, random_parts
 from phyai_adapters._paligemma import PiNetwork, PiSizes, Prefix
+from phyai_adapters._pi_fused import FusedInference, FusedWeights, pack_weights, refuse_fused
 from phyai_adapters._processing import pad_tokens, resize_frame_with_pad, resize_with_pad, unit_images
 from phyai_core.adapter import Adapter
 from phyai_core.layers.gemma import KeysValues
@@ -24,8 +25,15 @@ from phyai_core.layers.rotary import RotaryTable
 from phyai_core.types import CameraSpec, FloatArray, Observation
 from phyai_core.validity import Lifetime, Validity
 from phyai_core.weights import Progress
+from phyai_kernels.dispatch import Dispatcher
+
+if TYPE_CHECKING:
+    from phyai_core.sampler import Conditioning
+    from phyai_kernels.expert_loop import LoopInputs
+    from phyai_kernels.expert_weights import ExpertEnds
 
 PROMPTS_KEPT = 64  # tokenised texts remembered
+KEY_TILE = 64
 BF16_STEP = 0.15  # between 0.1 and 0.2 a difference of flow_tiny in bfloat16 is as good as one in float32
 
 
@@ -45,6 +53,8 @@ class PiAdapter(Adapter):
     """
 
     network_class: ClassVar[type[PiNetwork]]
+    lead_rows: ClassVar[int] = 0  # tokens of the expert before the chunk, which see only the prefix and themselves
+    fuses_everywhere = False  # for tests: `fuse` in float32 too, and by the references where there are no kernels
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {
         "time_tables": Lifetime.STATIC,
         "prompt_embedding": Lifetime.PROMPT,
@@ -63,7 +73,9 @@ class PiAdapter(Adapter):
         self.vision = self.network.vlm.vision
         sizes = self.network.sizes
         positions = len(self.spec.cameras) * sizes.vision.tokens + longest + 1 + self.spec.action_horizon
+        positions = -(-positions // KEY_TILE) * KEY_TILE  # fused kernels read whole tiles
         self.rotary = RotaryTable(positions, sizes.vlm.head_dim, self.device, self.options.rope_inv_freq)
+        self._fused: FusedWeights | None = None
         self._static = Validity(self.lifetimes)
         self._static.once("time_tables", self.compute_time_tables)
 
@@ -207,6 +219,33 @@ class PiAdapter(Adapter):
         rows = table_rows(flow_time, self.spec.num_denoise_steps)
         hidden = self.hidden_state(prefix, latents, rows)
         return -self.network.expert.action_out(hidden.float())  # the model points from action to noise
+
+    # The same as launches of fused kernels.
+
+    def fuse(self, inputs: Mapping[str, Tensor], given: Conditioning) -> Mapping[str, Callable[[], Tensor | None]]:
+        """As in the base: on GPUs with Triton, in bfloat16; for other cases {}, and the dispatcher holds the reason."""
+        if self.dispatcher is None:
+            self.dispatcher = Dispatcher(self.device)
+        if reason := refuse_fused(self):
+            self.dispatcher.note("fused inference", self.spec.name, "methods", {"fused": f"refused: {reason}"})
+            return {}
+        if self._fused is None:
+            self._fused = pack_weights(self)
+        return FusedInference(self, self._fused, inputs, given, self.dispatcher).launches()
+
+    @abstractmethod
+    def expert_ends(self) -> ExpertEnds:
+        """Projections in and out of the expert."""
+
+    @abstractmethod
+    def modulation_table(self) -> Tensor:
+        """[T, 2 L + 1, 3 D] scale, shift and gate of every norm at every flow time."""
+
+    def begin_loop(self, inputs: LoopInputs) -> None:
+        """Set what stays the same in every inference."""
+
+    def lead_tokens(self, inputs: Mapping[str, Tensor], robots: slice, out: Tensor) -> None:
+        """Fill out [B, lead rows, D] for these robots."""
 
     # After the network.
 

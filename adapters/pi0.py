@@ -13,14 +13,17 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear, pad, silu
 
 from phyai_adapters._flow_time import model_times, time_features
 from phyai_adapters._paligemma import PiNetwork, PiSizes
 from phyai_adapters._pi import PiAdapter
+from phyai_adapters._pi_fused import make_ends
 from phyai_adapters._processing import clean_prompt, pad_last
 from phyai_core.layers.gemma import KeysValues
 from phyai_core.types import Observation
+from phyai_kernels.expert_loop import LoopInputs
+from phyai_kernels.expert_weights import ExpertEnds, Mixing
 
 
 class Pi0Network(PiNetwork):
@@ -46,6 +49,7 @@ class Pi0(PiAdapter):
     """The adapter of pi0."""
 
     network_class = Pi0Network
+    lead_rows = 1  # the state token
 
     def preprocess(self, obs: Observation) -> dict[str, Tensor]:
         """As in the base, and the normalised state with padding, `state` [1, A']."""
@@ -85,3 +89,34 @@ class Pi0(PiAdapter):
         tokens = network.expert.action_in(latents)
         mixed = linear(tokens, network.mix_in.weight[:, : tokens.shape[-1]]) + self.time_tables[rows]
         return network.mix_out(silu(mixed))
+
+    # Fused, the state token is a row before the chunk in every step, with a flow time of its own: row N + 1 of tables.
+
+    def expert_ends(self) -> ExpertEnds:
+        """Both projections before silu as one, and time as the bias of it; mixing is the projection behind silu."""
+        network, width = self.network, self.network.sizes.expert.width
+        left, action_in = network.mix_in.weight[:, :width], network.expert.action_in
+        bias = pad(self.time_tables + left @ action_in.bias, (0, 0, 0, 1))
+        gate = torch.ones_like(bias)
+        gate[-1] = 0.0
+        mixing = Mixing(network.mix_out.weight.to(network.expert.dtype), gate)
+        return make_ends(self, left @ action_in.weight, bias, mixing)
+
+    def modulation_table(self) -> Tensor:
+        """Plain norms: a scale, no shift, a gate of one, at any time."""
+        expert = self.network.expert
+        norms = [norm.weight for layer in expert.layers for norm in (layer.attention_norm, layer.mlp_norm)]
+        scale = torch.stack([*norms, expert.norm.weight])
+        rows = torch.cat((scale, torch.zeros_like(scale), torch.ones_like(scale)), dim=1)
+        return rows.expand(self.spec.num_denoise_steps + 2, -1, -1)
+
+    def begin_loop(self, inputs: LoopInputs) -> None:
+        """Chunk rows start with the bias of the mixing, the state token has its own time and keeps its state."""
+        inputs.start.copy_(self.network.mix_out.bias)
+        robots = len(inputs.prefix_length)
+        inputs.times.unflatten(1, (robots, -1))[:, :, 0] = self.spec.num_denoise_steps + 1
+        inputs.abc.unflatten(1, (robots, -1))[:, :, 0] = inputs.abc.new_tensor([1.0, 0.0, 0.0])
+
+    def lead_tokens(self, inputs: Mapping[str, Tensor], robots: slice, out: Tensor) -> None:
+        """The state token."""
+        out.copy_(self.network.state_in(inputs["state"][robots])[:, None])

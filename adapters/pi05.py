@@ -17,8 +17,10 @@ from torch.nn.functional import silu
 from phyai_adapters._flow_time import model_times, time_features
 from phyai_adapters._paligemma import EXPERT, PiNetwork, PiSizes
 from phyai_adapters._pi import PiAdapter
+from phyai_adapters._pi_fused import make_ends
 from phyai_adapters._processing import clean_prompt, state_prompt
 from phyai_core.types import Observation
+from phyai_kernels.expert_weights import ExpertEnds
 
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
@@ -86,6 +88,14 @@ class Pi05(PiAdapter):
         tables = self.network.conditioning(features.float().to(self.device))
         self.network.conditioning = None
         return tables
+
+    def expert_ends(self) -> ExpertEnds:
+        """The action projections alone."""
+        return make_ends(self, self.network.expert.action_in.weight, self.network.expert.action_in.bias)
+
+    def modulation_table(self) -> Tensor:
+        """The time tables, by flow time first."""
+        return self.time_tables.transpose(0, 1)
 
     def embed_actions(self, latents: Tensor, rows: Tensor) -> Tensor:
         """latents [B, H, A'] -> action tokens [B, H, D]; time enters through the norms only."""

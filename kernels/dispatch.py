@@ -25,11 +25,11 @@ class Choice:
 
     op: str
     problem: str
-    candidate: Candidate
+    taken: str
     reasons: dict[str, str]
 
     def __str__(self) -> str:
-        lines = [f"{self.op} [{self.problem}] -> {self.candidate.name}"]
+        lines = [f"{self.op} [{self.problem}] -> {self.taken}"]
         return "\n".join([*lines, *(f"    {name}: {reason}" for name, reason in self.reasons.items())])
 
 
@@ -66,8 +66,12 @@ class Dispatcher:
         measured = [candidate for candidate in able if candidate.name in times]
         taken = min(measured, key=lambda candidate: times[candidate.name]) if measured else able[0]
         reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in op.candidates}
-        self.choices.append(Choice(op.name, problem, taken, reasons))
+        self.choices.append(Choice(op.name, problem, taken.name, reasons))
         return taken.run
+
+    def note(self, op: str, problem: str, taken: str, reasons: dict[str, str]) -> None:
+        """Keep a choice that was made elsewhere, for `explain`."""
+        self.choices.append(Choice(op, problem, taken, reasons))
 
     def measure(self, op: Op, *arguments: Any, **options: Any) -> dict[str, float]:
         """Times every candidate that can take the call, in microseconds, and keeps the times in the profile.

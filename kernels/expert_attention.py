@@ -2,8 +2,9 @@
 
     out[b, i, n] = softmax(q[b, i, n] k^T / sqrt(K)) v    over keys 0 .. P_b + H - 1 of robot b
 
-All query heads share one key/value head; every row sees all keys. Each split keeps its maximum m (base 2), its sum l
-and its unnormalised output; a second launch merges them. Keys behind the last one are masked but must be finite.
+All query heads share one key/value head; every row sees all keys, but the first `lead` rows of a robot the prefix and
+each other only. Each split keeps its maximum m (base 2), its sum l and its unnormalised output; a second launch merges
+them. Keys behind the last one are masked but must be finite.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ LOG2_E = math.log2(math.e)
 
 
 def expert_attention_reference(
-    queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor
+    queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor, lead: int = 0
 ) -> None:
     """Fills out [B H, N K]. queries [B H, N K], keys and values [B, C, K], prefix_length [B] int32."""
     robots, capacity, head_dim = keys.shape
     q = queries.float().view(robots, -1, queries.shape[1] // head_dim, head_dim)  # [B, H, N, K]
-    end = prefix_length[:, None] + q.shape[1]
-    visible = torch.arange(capacity, device=keys.device) < end  # [B, C]
+    seen = torch.where(torch.arange(q.shape[1], device=keys.device) < lead, lead, q.shape[1])  # [H], of the chunk
+    end = prefix_length[:, None] + seen
+    visible = torch.arange(capacity, device=keys.device) < end[..., None]  # [B, H, C]
     scores = torch.einsum("bhnk,bck->bhnc", q, keys.float()) / math.sqrt(head_dim)
-    weights = scores.masked_fill(~visible[:, None, None], -math.inf).softmax(-1)
+    weights = scores.masked_fill(~visible[:, :, None], -math.inf).softmax(-1)
     out.copy_(torch.einsum("bhnc,bck->bhnk", weights, values.float()).reshape(out.shape))
 
 
@@ -47,6 +49,7 @@ def _split_kernel(
     rows,
     capacity,
     scale,
+    LEAD: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr,
@@ -62,7 +65,7 @@ def _split_kernel(
     inside = row < rows
     key = split * KEYS + tl.arange(0, KEYS)
     dim = tl.arange(0, HEAD_DIM)
-    end = tl.load(length_ptr + robot) + rows
+    end = tl.load(length_ptr + robot) + tl.where(row < LEAD, LEAD, rows)
     if PDL:
         gdc_wait()
     query = queries_ptr + (robot * rows + row)[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM + dim[None, :]
@@ -72,7 +75,7 @@ def _split_kernel(
     k = tl.load(keys_ptr + base + key[None, :] * HEAD_DIM + dim[:, None], mask=held[None, :], other=0.0)
     v = tl.load(values_ptr + base + key[:, None] * HEAD_DIM + dim[None, :], mask=held[:, None], other=0.0)
     scores = tl.dot(q, k, input_precision="ieee") * scale
-    scores = tl.where((key < end)[None, :], scores, -1e30)
+    scores = tl.where(key[None, :] < end[:, None], scores, -1e30)
     maximum = tl.max(scores, 1)
     weight = tl.exp2(scores - maximum[:, None])
     part = tl.dot(weight.to(v.dtype), v, input_precision="ieee")
@@ -133,6 +136,7 @@ def expert_attention_triton(
     values: Tensor,
     prefix_length: Tensor,
     out: Tensor,
+    lead: int = 0,
     workspace: tuple[Tensor, Tensor, Tensor] | None = None,
     pdl: bool = False,
 ) -> None:
@@ -149,6 +153,7 @@ def expert_attention_triton(
         rows,
         keys.shape[1],
         LOG2_E / math.sqrt(head_dim),
+        LEAD=lead,
         HEADS=heads,
         HEAD_DIM=head_dim,
         ROWS=ROW_TILE,

@@ -39,6 +39,7 @@ def _expert_attention_kernel(
     out_ptr,
     arrived_ptr,
     scale,
+    LEAD: gl.constexpr,
     ROWS: gl.constexpr,
     HEADS: gl.constexpr,
     HEAD_DIM: gl.constexpr,
@@ -66,7 +67,8 @@ def _expert_attention_kernel(
     tma.async_copy_global_to_shared(keys_desc, [layer_row + split * KEYS, 0], ready.index(1), keys, pred=early)
     tma.async_copy_global_to_shared(values_desc, [layer_row + split * KEYS, 0], ready.index(2), values, pred=early)
     length = gl.load(length_ptr)
-    visible = gl.where(early, length - split * KEYS, ROWS)
+    own = gl.arange(0, 64, gl.SliceLayout(1, ACC))
+    visible = gl.where(early, length - split * KEYS, gl.where(own < LEAD, LEAD, ROWS))  # keys of this split, per row
     late = split == SPLITS - 1
     gdc_wait()
     tma.async_copy_global_to_shared(queries_desc, [0, head * HEAD_DIM], ready.index(0), queries)
@@ -79,7 +81,7 @@ def _expert_attention_kernel(
     scores = warpgroup_mma(queries, keys.permute((1, 0)), scores, is_async=True)
     scores = warpgroup_mma_wait(0, deps=(scores,))
     key = gl.arange(0, KEYS, gl.SliceLayout(0, ACC))
-    scores = gl.where((key < visible)[None, :], scores * scale, -1e30)
+    scores = gl.where(key[None, :] < visible[:, None], scores * scale, -1e30)
     maximum = gl.max(scores, 1)
     weights = gl.exp2(scores - maximum[:, None])
     total = gl.sum(weights, 1)
@@ -196,6 +198,7 @@ def expert_attention_hopper(
     workspace: tuple[Tensor, Tensor, Tensor],
     out: Tensor,
     arrived: Tensor,
+    lead: int = 0,
 ) -> None:
     """As `expert_attention_triton`, in one launch. Descriptors: queries [R, N K], keys and values [L C, K], all in
     blocks [64, K]; rows behind a layer's last key are read, and must be finite.
@@ -218,6 +221,7 @@ def expert_attention_hopper(
         out,
         arrived,
         LOG2_E / math.sqrt(head_dim),
+        LEAD=lead,
         ROWS=len(out),
         HEADS=heads,
         HEAD_DIM=head_dim,

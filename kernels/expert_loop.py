@@ -2,12 +2,14 @@
 
 What changes from chunk to chunk changes the contents of buffers, never what is launched: noise, prefix K/V and its
 length, and the update and time tables, which are how every forward-only mode of real-time chunking is expressed.
-Letters: B robots, H chunk rows, R = B H, N denoise steps, C rows of the KV buffer, T flow times.
+Letters: B robots, H rows of a chunk (leading ones included), R = B H, N denoise steps, C rows of the KV buffer,
+T flow times.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,30 +38,46 @@ class LoopInputs:
     values: Tensor  # [L, B, C, K]
     prefix_length: Tensor  # [B] int32, P_b <= C - H
     rotary: Tensor  # [2, positions, K / 2] float32, cosines and sines; positions >= C
+    lead: int = 0  # first rows of each robot that see only the prefix and each other: pi0's state token
+    start: Tensor | None = None  # [R, D] float32, where weights.mixing adds to it
+
+
+class Cache(NamedTuple):
+    """Keys and values of all layers, prefix and chunk, each [L, B, C, K]; C a multiple of 64."""
+
+    keys: Tensor
+    values: Tensor
+
+
+def make_cache(weights: ExpertWeights, robots: int, capacity: int) -> Cache:
+    """Zeros; each robot's part in one piece, so that robots can also be run one by one."""
+    shape = (robots, len(weights.qkv), -(-capacity // 64) * 64, weights.head_dim)
+    kind = {"dtype": weights.qkv.dtype, "device": weights.qkv.device}
+    return Cache(*(torch.zeros(shape, **kind).transpose(0, 1) for _ in range(2)))
 
 
 def make_inputs(
-    weights: ExpertWeights, robots: int, chunk: int, steps: int, capacity: int, rotary: Tensor
+    weights: ExpertWeights, cache: Cache, prefix_length: Tensor, chunk: int, steps: int, rotary: Tensor, lead: int = 0
 ) -> LoopInputs:
-    """Zeroed inputs on the weights' device, set for plain Euler; `capacity` C is rounded up to the key tile of 64."""
-    depth, device, dtype = len(weights.qkv), weights.qkv.device, weights.qkv.dtype
-    rows, capacity = robots * chunk, -(-capacity // 64) * 64
+    """Zeroed inputs on the weights' device, set for plain Euler, over a cache [L, B, C, K] and its lengths [B]."""
+    device, rows = weights.qkv.device, len(prefix_length) * chunk
     pitch = -(-rows // 4) * 4  # every step's rows start at 16 bytes: one compiled kernel serves all steps
     abc = torch.empty(steps, pitch, 3, device=device)[:, :rows]
     abc.copy_(torch.tensor([1.0, 1.0 / steps, 0.0]))
     times = torch.empty(steps, pitch, dtype=torch.int32, device=device)[:, :rows]
     times.copy_(torch.arange(steps)[:, None])
-    shape = (depth, robots, capacity, weights.head_dim)
     return LoopInputs(
         states=torch.zeros(steps + 1, rows, weights.entry.shape[1], device=device),
         prefix=torch.zeros(rows, weights.entry.shape[1], device=device),
         abc=abc,
-        columns=torch.ones(robots, weights.entry.shape[1], dtype=torch.bool, device=device),
+        columns=torch.ones(len(prefix_length), weights.entry.shape[1], dtype=torch.bool, device=device),
         times=times,
-        keys=torch.zeros(shape, dtype=dtype, device=device),
-        values=torch.zeros(shape, dtype=dtype, device=device),
-        prefix_length=torch.zeros(robots, dtype=torch.int32, device=device),
+        keys=cache.keys,
+        values=cache.values,
+        prefix_length=prefix_length,
         rotary=rotary,
+        lead=lead,
+        start=None if weights.mixing is None else torch.zeros(rows, weights.entry.shape[0], device=device),
     )
 
 
@@ -78,6 +96,7 @@ class ExpertLoop:
         self.attended = torch.empty_like(self.queries)
         self.hidden = torch.empty(rows, weights.down.shape[2], dtype=dtype, device=device)
         operand = torch.empty(rows, width, dtype=dtype, device=device)
+        self.mixed = torch.empty_like(operand)
         sums = torch.empty(3, width // SUM_TILE, rows, device=device)
         self.attention_input = NormInput(operand, sums[0])
         self.mlp_input = NormInput(operand, sums[1])
@@ -109,7 +128,7 @@ class ExpertLoop:
 
     def attend(self, step: int, layer: int) -> None:
         """Attention over prefix and chunk."""
-        arguments = (self.queries, *self._cache(layer), self.inputs.prefix_length, self.attended)
+        arguments = (self.queries, *self._cache(layer), self.inputs.prefix_length, self.attended, self.inputs.lead)
         self._call(EXPERT_ATTENTION, *arguments, workspace=self._attention_workspace)
 
     def project_out(self, step: int, layer: int) -> None:
@@ -137,13 +156,26 @@ class ExpertLoop:
             self.final_input,
             Head(weights.head, self._timed(weights.head_shift, now)),
             Update(state, inputs.prefix, inputs.abc[now], inputs.columns, out, self.steps),
-            Entry(weights.entry, weights.entry_bias, self._timed(weights.scale[:, 0], following)),
+            self._entry(following),
             self.residual,
-            self.attention_input,
+            self.attention_input if weights.mixing is None else NormInput(self.mixed, self.attention_input.row_sums),
             first,
         )
         # The first launch waits for everything before it: later ones read the prefix before their own wait.
         self._call(STEP_TAIL, *arguments, pdl=self._pdl and not first)
+        if weights.mixing is not None and step < self.steps - 1:
+            self.mix(following)
+
+    def mix(self, step: int) -> None:
+        """The projection onto the input of `step`, where the weights have one."""
+        gate, scale = self._timed(self.weights.mixing.gate, step), self._timed(self.weights.scale[:, 0], step)
+        arguments = (self.mixed, self.weights.mixing.weight, gate, scale, self.residual, self.attention_input)
+        self._call(GATED_PROJECTION, *arguments, workspace=self._mix_workspace)
+
+    def _entry(self, step: int) -> Entry:
+        weights = self.weights
+        bias, scale = self._timed(weights.entry_bias, step), self._timed(weights.scale[:, 0], step)
+        return Entry(weights.entry, bias, scale, self.inputs.start)
 
     def _make_workspaces(self) -> None:
         rows, width = self.residual.shape
@@ -152,6 +184,7 @@ class ExpertLoop:
         self._attention_workspace = attention_workspace(self.queries, self.inputs.keys[0])
         self._out_workspace = projection_workspace(rows, width, _splits(self.queries), device)
         self._down_workspace = projection_workspace(rows, width, _splits(self.hidden), device)
+        self._mix_workspace = projection_workspace(rows, width, _splits(self.mixed), device)
 
     def _call(self, op, *arguments, pdl: bool | None = None, **options) -> None:
         if self._kernels == "reference":

@@ -5,6 +5,7 @@ Bitwise repeatable: every sum has a fixed order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from phyai_kernels.skinny import NormInput
 KEY_TILE = 64
 MAX_SPLITS = 32
 PROCESSORS = 128  # thread blocks of a down projection: 16 column tiles, 8 splits
+IN_TURN = 2  # robots up to which Hopper loops one after the other beat one Triton loop (docs/kernels.md)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class HopperPlan:
     out: Tiles = Tiles(splits=4)
     gate_up: Tiles = Tiles(ring=6)
     down: Tiles = Tiles(splits=8)
+    mix: Tiles = Tiles(splits=4)
 
 
 def refuse_hopper(weights: ExpertWeights, inputs: LoopInputs) -> str | None:
@@ -79,6 +82,18 @@ def make_expert_loop(weights: ExpertWeights, inputs: LoopInputs) -> tuple[Expert
     return ExpertLoop(weights, inputs, taken, pdl=chains(device)), reasons
 
 
+def make_expert_loops(
+    weights: ExpertWeights, robots: int, make: Callable[[int, int], LoopInputs]
+) -> list[tuple[ExpertLoop, dict[str, str]]]:
+    """The loops that together serve `robots`, in order, each as make_expert_loop gives it.
+
+    `make(first, count)` makes the inputs of robots first .. first + count - 1.
+    """
+    if 1 < robots <= IN_TURN and refuse_hopper(weights, make(0, 1)) is None:
+        return [make_expert_loop(weights, make(robot, 1)) for robot in range(robots)]
+    return [make_expert_loop(weights, make(0, robots))]
+
+
 class HopperExpertLoop(ExpertLoop):
     """Call `refuse_hopper` first. Same buffers, inputs and results as ExpertLoop."""
 
@@ -109,11 +124,14 @@ class HopperExpertLoop(ExpertLoop):
 
     def attend(self, step: int, layer: int) -> None:
         row = layer * self.inputs.keys.shape[2]
-        arguments = (row, self.inputs.prefix_length, self._parts, self.attended, self._arrived[step, layer, 0])
+        arrived = self._arrived[step, layer, 0]
+        arguments = (row, self.inputs.prefix_length, self._parts, self.attended, arrived, self.inputs.lead)
         expert_attention_hopper(*self._attention_blocks, *arguments)
 
     def project_out(self, step: int, layer: int) -> None:
-        self._project(self._plan.out, self._attended, self._out, step, layer, 0, self.mlp_input)
+        timed = self._gate_and_scale(step, 2 * layer)
+        row, arrived = layer * self.residual.shape[1], self._arrived[step, layer, 1]
+        self._project(self._plan.out, (self._attended, self._out, row), timed, arrived, self.mlp_input)
 
     def expand(self, step: int, layer: int) -> None:
         tiles, weights = self._plan.gate_up, self.weights
@@ -130,20 +148,24 @@ class HopperExpertLoop(ExpertLoop):
 
     def project_down(self, step: int, layer: int) -> None:
         following = self.final_input if layer == self.depth - 1 else self.attention_input
-        self._project(self._plan.down, self._hidden, self._down, step, layer, 1, following)
+        timed = self._gate_and_scale(step, 2 * layer + 1)
+        row, arrived = layer * self.residual.shape[1], self._arrived[step, layer, 2]
+        self._project(self._plan.down, (self._hidden, self._down, row), timed, arrived, following)
 
-    def _project(self, tiles: Tiles, operand, weight, step: int, layer: int, branch: int, x: NormInput) -> None:
-        gate, scale = self._gate_and_scale(step, 2 * layer + branch)
+    def mix(self, step: int) -> None:
+        timed = self._timed(self.weights.mixing.gate, step), self._timed(self.weights.scale[:, 0], step)
+        factors = (self._mixed, self._mix, 0)
+        self._project(self._plan.mix, factors, timed, self._arrived[step, self.depth, 0], self.attention_input)
+
+    def _project(self, tiles: Tiles, factors: tuple, timed: tuple, arrived: Tensor, x: NormInput) -> None:
+        """`factors`: operand, weights and the first row of the weights; `timed`: gate and scale."""
         gated_projection_hopper(
-            operand,
-            weight,
-            layer * self.residual.shape[1],
-            gate,
-            scale,
+            *factors,
+            *timed,
             self.residual,
             x,
             self._split_parts,
-            self._arrived[step, layer, 1 + branch],
+            arrived,
             tiles.splits,
             tiles.chunk,
             tiles.ring,
@@ -158,9 +180,9 @@ class HopperExpertLoop(ExpertLoop):
         kind = {"dtype": torch.float32, "device": device}
         stats = torch.empty(2, splits, heads, 64, **kind)
         self._parts = (torch.empty(splits, heads, 64, head_dim, dtype=torch.bfloat16, device=device), *stats)
-        self._split_parts = torch.empty(max(plan.out.splits, plan.down.splits), 64, width, **kind)
+        self._split_parts = torch.empty(max(plan.out.splits, plan.down.splits, plan.mix.splits), 64, width, **kind)
         slots = max(heads, width // min(plan.out.columns, plan.down.columns))
-        self._arrived = torch.zeros(self.steps, self.depth, 3, slots, dtype=torch.int32, device=device)
+        self._arrived = torch.zeros(self.steps, self.depth + 1, 3, slots, dtype=torch.int32, device=device)
         self._describe_operands()
 
     def _describe_operands(self) -> None:
@@ -173,6 +195,9 @@ class HopperExpertLoop(ExpertLoop):
         self._out = _describe_weight(weights.out, plan.out)
         self._gate_up = _describe_weight(weights.gate_up, plan.gate_up)
         self._down = _describe_weight(weights.down, plan.down)
+        if weights.mixing is not None:
+            self._mixed = describe(self.mixed, 64, plan.mix.chunk)
+            self._mix = describe(weights.mixing.weight, plan.mix.columns, plan.mix.chunk)
         keys, values = self.inputs.keys.flatten(0, 2), self.inputs.values.flatten(0, 2)
         blocks = (describe(matrix, KEY_TILE, weights.head_dim) for matrix in (self.queries, keys, values))
         self._attention_blocks = tuple(blocks)

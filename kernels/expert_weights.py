@@ -27,13 +27,21 @@ class ExpertLayer(NamedTuple):
     down: Tensor  # [D, F]
 
 
+class Mixing(NamedTuple):
+    """One more projection onto the expert's input: x = start + gate * (silu(entry) @ weight^T). Start is an input."""
+
+    weight: Tensor  # [D, D], the model's type
+    gate: Tensor  # [T, D] float32; 0 at the time of rows that stay what they start as
+
+
 class ExpertEnds(NamedTuple):
     """Action input projection and action head, any float type. The head yields dx/dt for flow time from 0 to 1."""
 
     entry: Tensor  # [D, A']
-    entry_bias: Tensor  # [D]
+    entry_bias: Tensor  # [D], or [T, D] where it follows flow time
     head: Tensor  # [A', D]
     head_bias: Tensor  # [A']
+    mixing: Mixing | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ class ExpertWeights:
     head_shift: Tensor  # [T, A'], head bias included
     head: Tensor  # [A', D]
     entry: Tensor  # [D, A']
-    entry_bias: Tensor  # [D]
+    entry_bias: Tensor  # [T, D]
+    mixing: Mixing | None
 
 
 def pack_expert(layers: Sequence[ExpertLayer], ends: ExpertEnds, modulation: Tensor, head_dim: int) -> ExpertWeights:
@@ -75,7 +84,8 @@ def pack_expert(layers: Sequence[ExpertLayer], ends: ExpertEnds, modulation: Ten
         head_shift=(shift[:, -1] @ ends.head.float().T + ends.head_bias.float()).contiguous(),
         head=ends.head.float().contiguous(),
         entry=ends.entry.float().contiguous(),
-        entry_bias=ends.entry_bias.float().contiguous(),
+        entry_bias=ends.entry_bias.float().expand(len(scale), -1).contiguous(),
+        mixing=ends.mixing,
     )
 
 

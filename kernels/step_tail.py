@@ -6,7 +6,9 @@
     x = s' @ I^T + i;   operand = x * (1 + scale);   row_sums = sum of x^2 per 64 columns
 
 The action state s, Y, the coefficients and the weights of both projections are float32. With `first` there is no
-velocity yet: the state goes into the network as it is.
+velocity yet: the state goes into the network as it is. Where the entry has a start, x is not finished here:
+
+    x = start;   operand = silu(s' @ I^T + i)   of a projection that adds to x (see gated_projection.py); no row_sums
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.nn.functional import silu
 
 from phyai_kernels.op import Op, chained, gdc_launch_dependents, gdc_wait, jit, tl, triton
 from phyai_kernels.skinny import (
@@ -37,11 +40,15 @@ class Head(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Action input projection I [D, A'], bias i [D], float32; the scale (1 + s) of the first norm behind it."""
+    """Action input projection I [D, A'] float32, its bias i, the scale (1 + s) of the first norm behind it.
+
+    start [R, D] float32: what x begins with where a projection follows.
+    """
 
     weight: Tensor
-    bias: Tensor
+    bias: Timed
     scale: Timed
+    start: Tensor | None = None
 
 
 class Update(NamedTuple):
@@ -69,8 +76,13 @@ def step_tail_reference(
         conditioned = a * update.state + b * velocity + c * update.prefix
         columns = update.columns.repeat_interleave(len(velocity) // len(update.columns), 0)
         update.out.copy_(conditioned.where(columns, update.state + velocity / update.steps))
-    residual.copy_(update.out @ entry.weight.T + entry.bias)
-    write_norm_input(residual, entry.scale, x)
+    entered = update.out @ entry.weight.T + entry.bias.rows()
+    if entry.start is None:
+        residual.copy_(entered)
+        write_norm_input(residual, entry.scale, x)
+    else:
+        residual.copy_(entry.start)
+        x.operand.copy_(silu(entered))
 
 
 @jit
@@ -88,9 +100,11 @@ def _step_tail_kernel(
     steps,
     entry_ptr,
     entry_bias_ptr,
+    entry_bias_stride,
     scale_ptr,
     scale_stride,
     next_times_ptr,
+    start_ptr,
     residual_ptr,
     operand_ptr,
     row_sums_ptr,
@@ -101,6 +115,7 @@ def _step_tail_kernel(
     WIDTH: tl.constexpr,
     EPS: tl.constexpr,
     FIRST: tl.constexpr,
+    MIXES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -116,8 +131,8 @@ def _step_tail_kernel(
     known = action < ACTIONS
     column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     entry = tl.load(entry_ptr + column[None, :] * ACTIONS + action[:, None], mask=known[:, None], other=0.0)
-    bias = tl.load(entry_bias_ptr + column)
     next_time = tl.load(next_times_ptr + row, mask=inside, other=0)
+    bias = tl.load(entry_bias_ptr + next_time[:, None] * entry_bias_stride + column[None, :])
     scale = tl.load(scale_ptr + next_time[:, None] * scale_stride + column[None, :])
     if PDL:
         gdc_wait()
@@ -143,11 +158,16 @@ def _step_tail_kernel(
         state = tl.where(tl.load(column_ptr, mask=cells, other=0) != 0, conditioned, state + velocity / steps)
     if tile == 0:
         tl.store(next_state_ptr + cell, state, mask=cells)
-    x = tl.dot(state, entry, input_precision=PRECISION) + bias[None, :]
+    x = tl.dot(state, entry, input_precision=PRECISION) + bias
     place = row[:, None] * WIDTH + column[None, :]
+    if MIXES:
+        operand = x / (1.0 + tl.exp2(-1.4426950408889634 * x))
+        x = tl.load(start_ptr + place, mask=inside[:, None], other=0.0)
+    else:
+        operand = x * scale
+        tl.store(row_sums_ptr + tile * rows + row, tl.sum(x * x, 1), mask=inside)
     tl.store(residual_ptr + place, x, mask=inside[:, None])
-    tl.store(operand_ptr + place, (x * scale).to(operand_ptr.dtype.element_ty), mask=inside[:, None])
-    tl.store(row_sums_ptr + tile * rows + row, tl.sum(x * x, 1), mask=inside)
+    tl.store(operand_ptr + place, operand.to(operand_ptr.dtype.element_ty), mask=inside[:, None])
 
 
 def step_tail_triton(
@@ -170,10 +190,12 @@ def step_tail_triton(
         head.shift.times,
         *update,
         entry.weight,
-        entry.bias,
+        entry.bias.table,
+        entry.bias.table.stride(0),
         entry.scale.table,
         entry.scale.table.stride(0),
         entry.scale.times,
+        entry.start if entry.start is not None else residual,
         residual,
         *x,
         rows,
@@ -183,6 +205,7 @@ def step_tail_triton(
         WIDTH=width,
         EPS=EPS,
         FIRST=first,
+        MIXES=entry.start is not None,
         ROWS=ROW_TILE,
         BLOCK_N=SUM_TILE,
         BLOCK_K=k_block(width),

@@ -87,11 +87,13 @@ class Engine:
         use_graphs: bool = True,
         guidance: str | None = None,
         compiled: bool = False,
+        fused: bool = True,
     ) -> None:
         """`device` is where `adapter` was loaded. Raises ValueError for a guidance that needs denoise steps.
 
         `guidance` is set for the gradient modes of RTC, which change what every denoise step computes. `compiled` fuses
-        small operations with torch.compile while graphs are captured.
+        small operations with torch.compile while graphs are captured. `fused`: an adapter that brings its own launches
+        is run by them (never with a guidance); its methods, and with them `compiled`, are then not used.
         """
         if guidance and not adapter.spec.num_denoise_steps:
             raise ValueError(f"rtc.mode is {guidance!r}; {adapter.spec.name!r} has no denoise steps to guide.")
@@ -100,7 +102,7 @@ class Engine:
         self.device = device
         self.guidance = guidance
         example = adapter.preprocess(blank_observation(self.spec))
-        self.runner = Runner(adapter, device, example, batch_sizes, use_graphs, guidance)
+        self.runner = Runner(adapter, device, example, batch_sizes, use_graphs, guidance, fused)
         self._compiled = compiled
         if compiled:
             if not self.runner.captures:

@@ -33,12 +33,14 @@ class Program:
         given: Conditioning,
         guidance: str | None,
         clock: StageClock,
+        fused: bool = True,
     ) -> None:
+        """`fused`: take the adapter's launches where it brings some."""
         self._adapter, self._inputs, self._given, self._guidance = adapter, dict(inputs), given, guidance
         self._clock = clock
         self._update = AFFINE_UPDATE.pick(device)
         self._validity = Validity(adapter.lifetimes)
-        self._launches: Mapping[str, Callable[[], Tensor | None]] | None = None
+        self._launches: Mapping[str, Callable[[], Tensor | None]] | None = None if fused and not guidance else {}
 
     @property
     def keeps_prompt(self) -> bool:
@@ -65,7 +67,7 @@ class Program:
         self._clock.mark("start")
         self._validity.begin(Lifetime.OBSERVATION)
         if self._launches is None:
-            self._launches = {} if self._guidance else self._adapter.fuse(self._inputs, self._given)
+            self._launches = self._adapter.fuse(self._inputs, self._given)
         return self._run_launches() if self._launches else self._run_methods()
 
     def end(self) -> None:

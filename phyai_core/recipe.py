@@ -29,6 +29,7 @@ class EngineRecipe:
     use_graphs: bool = True
     guidance: str | None = None  # for the gradient modes of RTC, see Engine
     compiled: bool = False  # fuse small operations, see Engine
+    fused: bool = True  # launches that the adapter brings, see Engine
     kernel_profile: Path | None = None  # folder of measured kernel times; None: the user's cache folder
 
     def build(self) -> Engine:
@@ -39,4 +40,5 @@ class EngineRecipe:
         adapter.dispatcher = open_dispatcher(device, self.kernel_profile)
         if self.num_denoise_steps:
             adapter.set_denoise_steps(self.num_denoise_steps)
-        return Engine(adapter, device, self.batch_sizes, self.use_graphs, self.guidance, self.compiled)
+        settings = (self.batch_sizes, self.use_graphs, self.guidance, self.compiled, self.fused)
+        return Engine(adapter, device, *settings)

@@ -32,14 +32,16 @@ class Runner:
         batch_sizes: Sequence[int] = (1,),
         use_graphs: bool = True,
         guidance: str | None = None,
+        fused: bool = True,
     ) -> None:
         """`example` is one result of the adapter's preprocess. Without `use_graphs` a CUDA device runs eagerly too.
 
         `guidance` is one of phyai_core.guidance.GUIDANCE; the one that differentiates always runs eagerly.
+        `fused`: take the adapter's launches where it brings some.
         """
         self._adapter, self._device, self._example = adapter, device, example
         self.batch_sizes = tuple(sorted(batch_sizes))
-        self._guidance, self._differentiates = guidance, guidance == "vjp"
+        self._guidance, self._differentiates, self._fused = guidance, guidance == "vjp", fused
         self._captures = use_graphs and device.type == "cuda" and not self._differentiates
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self.slots: dict[tuple[int, int], Slot] = {}  # by prompt length and batch size
@@ -91,7 +93,7 @@ class Runner:
     def _make_slot(self, length: int, batch: int) -> Slot:
         """Its buffers hold the example, so that what warms up and is captured are plausible numbers."""
         spec, example = self._adapter.spec, _with_prompt(self._example, length)
-        slot = Slot(self._adapter, self._device, example, batch, self._guidance)
+        slot = Slot(self._adapter, self._device, example, batch, self._guidance, self._fused)
         noise = torch.zeros(spec.noise_shape)
         slot.stage([Job(example, tables_for(RtcConfig("none"), spec, None), noise)])
         return slot

@@ -44,6 +44,7 @@ class Slot:
         example: Mapping[str, Tensor],
         batch: int,
         guidance: str | None = None,
+        fused: bool = True,
     ) -> None:
         self.batch = batch
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -57,7 +58,7 @@ class Slot:
         self._clock = DeviceStageClock() if device.type == "cuda" else HostStageClock()
         device_inputs = {name: self._staging.device[name] for name in inputs}
         given = Conditioning.pick(self._staging.device)
-        self._program = Program(adapter, device, device_inputs, given, guidance, self._clock)
+        self._program = Program(adapter, device, device_inputs, given, guidance, self._clock, fused)
         self._done = torch.cuda.Event() if device.type == "cuda" else None
         self._device_s = 0.0  # how long the last run took
 

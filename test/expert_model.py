@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from comparison import draw
 
-from phyai_kernels.expert_loop import make_inputs
+from phyai_kernels.expert_loop import make_cache, make_inputs
 from phyai_kernels.expert_weights import ExpertEnds, ExpertLayer, pack_expert
 
 
@@ -54,8 +54,9 @@ class RandomExpert:
 
     def inputs(self, weights, prefix_lengths, chunk, capacity):
         """Random prefix, noise, update tables and row times (the first row keeps the time of finished actions)."""
-        lengths = torch.tensor(prefix_lengths, dtype=torch.int32)
-        inputs = make_inputs(weights, len(lengths), chunk, self.sizes.steps, capacity, self.rotary)
+        lengths = torch.tensor(prefix_lengths, dtype=torch.int32, device=self.device)
+        cache = make_cache(weights, len(lengths), capacity)
+        inputs = make_inputs(weights, cache, lengths, chunk, self.sizes.steps, self.rotary)
         inputs.states[0] = self._normal(*inputs.states[0].shape)
         inputs.states[1:] = float("nan")
         inputs.prefix.copy_(self._normal(*inputs.prefix.shape))
@@ -64,7 +65,6 @@ class RandomExpert:
         inputs.times[:, 0] = self.sizes.steps
         inputs.keys.copy_(self._normal(*inputs.keys.shape))
         inputs.values.copy_(self._normal(*inputs.values.shape))
-        inputs.prefix_length.copy_(lengths)
         return inputs
 
     def formula(self, inputs):

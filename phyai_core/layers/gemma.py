@@ -2,7 +2,8 @@
 
     h = x + gate * o(attend(qkv(norm(x))));    out = h + gate * down(gelu_tanh(gate_proj(norm(h))) * up_proj(norm(h)))
 
-q, k and v are one matrix, gate and up another. Keys are kept after the rotation.
+q, k and v are one matrix, gate and up another, its rows in turns (g0, u0, g1, ..): fused kernels find both factors of
+an output side by side. Keys are kept after the rotation.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class GemmaLayer(nn.Module):
         return (rotate(q.unflatten(-1, heads), rotary) if self.split[0] else None), own
 
     def _feed_forward(self, normed: Tensor) -> Tensor:
-        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        gate, up = self.gate_up(normed).unflatten(-1, (-1, 2)).unbind(-1)
         return self.down(gelu(gate, approximate="tanh") * up)
 
 

@@ -63,10 +63,14 @@ class SiglipTower(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images [B, 3, h, w] float32 in [-1, 1] -> tokens [B, T, D] in the tower's type."""
-        x = (self.patch(self._cut(images)) + self.position).to(self.dtype)
+        x = self.embed(images).to(self.dtype)
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """What the blocks begin with: patches and positions, [B, T, D] float32."""
+        return self.patch(self._cut(images)) + self.position
 
     def _cut(self, images: Tensor) -> Tensor:
         """[B, 3, h, w] -> patches row by row [B, T, 3 p p]; a strided convolution as one matrix product."""

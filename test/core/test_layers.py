@@ -100,7 +100,7 @@ def test_layer_is_the_published_formula():
     q, k, v = (normed @ part.T for part in layer.qkv.weight.split([24, 12, 12]))
     q, k = rotate(q.view(1, 3, 4, 6), rotary), rotate(k.view(1, 3, 2, 6), rotary)
     x = x + attend(q, k, v.view(1, 3, 2, 6)) @ layer.out.weight.T
-    normed, (gate, up) = layer.mlp_norm(x)[0], layer.gate_up.weight.split(20)
+    normed, (gate, up) = layer.mlp_norm(x)[0], (layer.gate_up.weight[start::2] for start in (0, 1))
     x = x + (nn.functional.gelu(normed @ gate.T, approximate="tanh") * (normed @ up.T)) @ layer.down.weight.T
     close(out, x)
     close(own.k, k)

@@ -89,8 +89,8 @@ def test_queries_keys_and_values(where, dtype, robots, chunk):
     assert_all_agree(EXPERT_QKV, make)
 
 
-@pytest.mark.parametrize(("robots", "chunk"), ROWS)
-def test_attention(where, dtype, robots, chunk):
+@pytest.mark.parametrize(("robots", "chunk", "lead"), [(*rows, 0) for rows in ROWS] + [(2, 7, 1), (1, 70, 3)])
+def test_attention(where, dtype, robots, chunk, lead):
     def make():
         inputs = Inputs(robots * chunk, dtype, where)
         queries = inputs(robots * chunk, HEADS * HEAD_DIM, dtype=dtype)
@@ -98,9 +98,19 @@ def test_attention(where, dtype, robots, chunk):
         values[:, 190:] = 1e4  # finite, behind the last key of every robot
         lengths = torch.tensor([128, 3, 77][:robots], dtype=torch.int32, device=where)
         out = inputs.empty(robots * chunk, HEADS * HEAD_DIM)
-        return (queries, keys, values, lengths, out), (out,)
+        return (queries, keys, values, lengths, out, lead), (out,)
 
     assert_all_agree(EXPERT_ATTENTION, make)
+
+
+def test_leading_rows_see_the_prefix_and_each_other_and_are_seen():
+    inputs = Inputs(6, torch.float32, torch.device("cpu"))
+    queries, (keys, values) = inputs(6, 2 * HEAD_DIM), inputs(2, 1, 20, HEAD_DIM)
+    out, length = inputs.empty(6, 2 * HEAD_DIM), torch.tensor([9], dtype=torch.int32)
+    EXPERT_ATTENTION.reference(queries, keys, values, length, out, 2)
+    for row, end in ((0, 11), (1, 11), (2, 15), (5, 15)):
+        scores = queries[row].view(2, HEAD_DIM) @ keys[0, :end].T * HEAD_DIM**-0.5
+        assert_agrees(out[row], (scores.softmax(-1) @ values[0, :end]).flatten())
 
 
 @pytest.mark.parametrize(("robots", "chunk"), ROWS)
@@ -141,8 +151,9 @@ def test_gated_mlp(where, dtype, robots, chunk):
 
 
 @pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("mixes", [False, True])
 @pytest.mark.parametrize(("robots", "chunk", "actions"), [(1, 50, 32), (2, 33, 7)])
-def test_step_tail(where, dtype, robots, chunk, actions, first):
+def test_step_tail(where, dtype, robots, chunk, actions, mixes, first):
     def make():
         inputs = Inputs(robots * chunk, dtype, where)
         rows, width = inputs.rows, 2 * WIDTH
@@ -157,8 +168,10 @@ def test_step_tail(where, dtype, robots, chunk, actions, first):
             inputs.empty(rows, actions, dtype=torch.float32),
             10,
         )
-        entry = Entry(inputs(width, actions), inputs(width), inputs.timed(width))
+        start = inputs(rows, width) if mixes else None
+        entry = Entry(inputs(width, actions), inputs.timed(width), inputs.timed(width), start)
         residual, x = inputs.empty(rows, width, dtype=torch.float32), inputs.empty_norm_input(width)
-        return (inputs.norm_input(width), head, update, entry, residual, x, first), (update.out, residual, *x)
+        outputs = (update.out, residual, x.operand) if mixes else (update.out, residual, *x)
+        return (inputs.norm_input(width), head, update, entry, residual, x, first), outputs
 
     assert_all_agree(STEP_TAIL, make)

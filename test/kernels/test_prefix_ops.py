@@ -10,6 +10,7 @@ from comparison import assert_agrees, draw, poisoned
 
 from phyai_kernels.causal_conv import CAUSAL_CONV
 from phyai_kernels.image_attention import IMAGE_ATTENTION
+from phyai_kernels.pack_prefix import PACK_PREFIX
 from phyai_kernels.prefix_attention import HOPPER, PREFIX_ATTENTION, SDPA
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
 
@@ -25,6 +26,24 @@ def dtype(request):
 def make(where):
     generator = torch.Generator().manual_seed(3)
     return lambda *shape, dtype=torch.float32: draw(generator, *shape, dtype=dtype, device=where)
+
+
+@pytest.mark.parametrize("masks", [([1, 1, 1], [1, 0, 1]), ([0, 1, 0], [1, 1, 0]), ([0, 0, 0], [0, 0, 1])])
+def test_pack_prefix(make, dtype, masks, where):
+    images, prompt = make(2 * 3 * 5, 24, dtype=dtype), make(2, 7, 24, dtype=dtype)
+    image_mask = torch.tensor(masks, device=where).bool()
+    token_mask = torch.tensor([[1] * 7, [1, 1, 0, 0, 1, 0, 0]], device=where).bool()
+    results = []
+    for function in (PACK_PREFIX.reference, PACK_PREFIX.triton):
+        x, length = poisoned(2, 22, 24, dtype=dtype, device=where), torch.zeros(2, dtype=torch.int32, device=where)
+        function(images, image_mask, prompt, token_mask, x, length)
+        results.append((x, length))
+    (expected, length), (result, other) = results
+    assert torch.equal(result, expected) and torch.equal(length, other)
+    tokens = torch.cat((images.view(2, 15, 24), prompt), 1)
+    mask = torch.cat((image_mask.repeat_interleave(5, 1), token_mask), 1)
+    for robot in range(2):
+        assert torch.equal(result[robot, : length[robot]], tokens[robot, mask[robot]])
 
 
 @pytest.mark.parametrize(("batch", "tokens", "heads"), [(1, 1, 2), (2, 19, 3), (1, 40, 0)])

@@ -73,7 +73,8 @@ def main() -> int:
 
 def run(duration_s: float) -> list[Sample]:
     """Samples of one run."""
-    from phyai_ros.cli.processes import Child, private_graph
+    from phyai_ros.cli.own_graph import private_graph
+    from phyai_ros.cli.processes import Child
 
     folder = Path(tempfile.mkdtemp(prefix="soak_"))
     environment = private_graph(folder, ROOT / "config" / "fastdds_shm.xml")

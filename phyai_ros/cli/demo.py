@@ -21,7 +21,7 @@ from phyai_ros.cli.summary import make_table, summarise, write_json
 from phyai_ros.run_record import load_record, save_record
 
 if TYPE_CHECKING:
-    from phyai_ros.cli.demo_run import DemoOptions
+    from phyai_ros.cli.demo_run import DemoInterrupted, DemoOptions
     from phyai_ros.cli.demo_view import Scene
     from phyai_ros.cli.recording import Recorder
 
@@ -64,21 +64,26 @@ def demo(
 ) -> None:
     """Drive the simulated robot with the built-in policy, live, and show what real-time chunking does."""
     require_ros()
-    from phyai_ros.cli.demo_run import DemoOptions
+    from phyai_ros.cli.demo_run import DemoInterrupted, DemoOptions
+    from phyai_ros.cli.own_graph import enter_own_graph
 
     check_overrides(param or [])
     if record is not None and compare:
         raise ValueError("--record and --compare: give one of them; a bag holds one run.")
-    console = Console()
-    modes = list(Mode) if compare else [mode]
+    domain, console = enter_own_graph(plots / "logs"), Console()
+    title = f"episodes: {episodes}, seed: {seed}, inference slowed by {inject_delay:g} s"
     summaries = []
-    for current in modes:
+    for current in list(Mode) if compare else [mode]:
         options = DemoOptions(current.value, episodes, seed, inject_delay, tuple(param or []), record)
-        summaries.append(run_mode(options, plots, headless or not console.is_terminal, console))
+        try:
+            summaries.append(run_mode(options, plots, headless or not console.is_terminal, console, domain))
+        except DemoInterrupted as interrupt:
+            show_interrupt(console, interrupt, summaries, title)
+            raise
         if json_file is not None:
             target = json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file
             write_json(target, summaries[-1])
-    console.print(make_table(summaries, f"episodes: {episodes}, seed: {seed}, inference slowed by {inject_delay:g} s"))
+    console.print(make_table(summaries, title))
     for path in draw_plots(plots, summaries[-1]):
         console.print(f"wrote {path}", markup=False, highlight=False)
     worst = min(summary["successes"] for summary in summaries)
@@ -86,11 +91,21 @@ def demo(
         raise CommandFailed(f"{worst} of {episodes} episodes succeeded, fewer than the {min_successes} asked for")
 
 
-def run_mode(options: DemoOptions, folder: Path, headless: bool, console: Console) -> dict[str, Any]:
-    """One run; its record is kept in `folder` for the plots. Returns its figures."""
-    from phyai_ros.cli.demo_run import enter_own_graph, run_demo
+def show_interrupt(console: Console, interrupt: DemoInterrupted, summaries: list[dict[str, Any]], title: str) -> None:
+    """What was stopped, and the result so far: of the runs that were whole, and of this one."""
+    console.print(f"interrupted; ended {', '.join(interrupt.endings) or 'before a node was started'}", highlight=False)
+    if interrupt.record is not None and interrupt.record.episodes:
+        summaries = [*summaries, summarise(interrupt.record)]
+    if summaries:
+        console.print(make_table(summaries, f"so far; {title}"))
+    else:
+        console.print("no episode had ended", highlight=False)
 
-    domain = enter_own_graph(folder / "logs")
+
+def run_mode(options: DemoOptions, folder: Path, headless: bool, console: Console, domain: str) -> dict[str, Any]:
+    """One run; its record is kept in `folder` for the plots. Returns its figures."""
+    from phyai_ros.cli.demo_run import run_demo
+
     with sigterm_as_interrupt(), view(options, domain, headless, console) as show:
         record = run_demo(options, folder / "logs", show, with_images=not headless)
     more = {"seed": options.seed, "inject_delay_s": options.inject_delay_s, **host_facts()}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
-
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.graph_client import GraphClient
-from phyai_ros.cli.processes import Child, private_graph
+from phyai_ros.cli.processes import Child, describe_exit, share_folder
 from phyai_ros.cli.recording import Recorder
 from phyai_ros.run_record import RunRecord
 
@@ -34,43 +32,46 @@ class DemoOptions:
     bag: Path | None = None  # where to record every topic of the run
 
 
+class DemoInterrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM: what was seen until then, None before there was anything to see, and how the nodes ended."""
+
+    def __init__(self, record: RunRecord | None, children: Sequence[Child]) -> None:
+        super().__init__()
+        self.record = record
+        self.endings = [f"{child.name} ({describe_exit(child.stop())})" for child in children]
+
+
 def run_demo(
     options: DemoOptions, logs: Path, show: Callable[[Recorder], None], with_images: bool = False
 ) -> RunRecord:
     """Run it to its end; `show` is called several times a second. Raises CommandFailed saying what went wrong.
 
-    Call `enter_own_graph` before.
+    Call `enter_own_graph` before. Whatever happens, the nodes have ended when this returns or raises.
     """
-    with ExitStack() as running:
-        simulator = Child("sim_robot", simulator_arguments(options), os.environ, logs / f"sim_robot_{options.mode}.log")
-        running.callback(simulator.stop)
-        policy = Child("policy_node", policy_arguments(options), os.environ, logs / f"policy_node_{options.mode}.log")
-        running.callback(policy.stop)  # first, so that its braking stop still meets a robot
+    children: list[Child] = []
+    recorder = None
+    try:
+        with ExitStack() as running:
+            for name, arguments in (("sim_robot", simulator_arguments), ("policy_node", policy_arguments)):
+                child = Child(name, arguments(options), os.environ, logs / f"{name}_{options.mode}.log")
+                running.callback(child.stop)  # the policy first, so that its braking stop still meets a robot
+                children.append(child)
 
-        def watch() -> None:
-            simulator.check()
-            policy.check()
+            def watch() -> None:
+                for child in children:
+                    child.check()
 
-        client = running.enter_context(GraphClient("phyai_demo", watch))
-        if options.bag is not None:
-            from phyai_ros.replay.demo_topics import record_demo
+            client = running.enter_context(GraphClient("phyai_demo", watch))
+            if options.bag is not None:
+                from phyai_ros.replay.demo_topics import record_demo
 
-            running.enter_context(record_demo(client.node, options.bag))
-        recorder = Recorder(client.node, options.mode, with_images)
-        _bring_up(client, policy)
-        _follow(recorder, options.episodes, watch, show)
-        return recorder.freeze()
-
-
-def enter_own_graph(logs: Path) -> str:
-    """Put this process and its children in a ROS graph of their own, unless the user chose one; returns its domain."""
-    logs.mkdir(parents=True, exist_ok=True)
-    os.environ.update(private_graph(logs.resolve(), share_folder() / "config" / "fastdds_shm.xml", os.environ))
-    return os.environ["ROS_DOMAIN_ID"]
-
-
-def share_folder() -> Path:
-    return Path(get_package_share_directory("phyai_ros"))
+                running.enter_context(record_demo(client.node, options.bag))
+            recorder = Recorder(client.node, options.mode, with_images)
+            _bring_up(client, children[-1])
+            _follow(recorder, options.episodes, watch, show)
+            return recorder.freeze()
+    except KeyboardInterrupt as interrupt:
+        raise DemoInterrupted(recorder and recorder.freeze(), children[::-1]) from interrupt
 
 
 def simulator_arguments(options: DemoOptions) -> list[str]:

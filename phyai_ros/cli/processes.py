@@ -1,13 +1,10 @@
-"""Child processes of a command: their own ROS graph, a log file each, an orderly end."""
+"""Child processes of a command: a log file each, and an orderly end."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +13,6 @@ from pathlib import Path
 from phyai_ros.cli.errors import CommandFailed
 
 INTERRUPT_WAIT_S, TERMINATE_WAIT_S = 8.0, 2.0
-DOMAINS = range(1, 101)  # above 101 the ports of DDS reach into those the system hands out
 TAIL_LINES = 12
 PR_SET_PDEATHSIG = 1
 
@@ -37,6 +33,7 @@ class Child:
     def __init__(self, executable: str, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name, self.log = executable, log
         command = [sys.executable, str(find_executable(executable)), *arguments]
+        log.unlink(missing_ok=True)  # a child of an earlier run may still hold the old file
         with log.open("wb") as sink:
             self._process = subprocess.Popen(
                 command,
@@ -78,6 +75,13 @@ class Child:
         return self._process.returncode
 
 
+def share_folder() -> Path:
+    """Where the configuration files of this package are installed."""
+    from ament_index_python.packages import get_package_share_directory
+
+    return Path(get_package_share_directory("phyai_ros"))
+
+
 def find_executable(name: str) -> Path:
     """Where a node of this package is installed. Raises ValueError when the package is not."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
@@ -93,37 +97,5 @@ def find_executable(name: str) -> Path:
     return path
 
 
-def private_graph(log_folder: Path, profile: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of processes that talk to each other and to nobody else; what the user set is kept."""
-    env = dict(base)
-    env.setdefault("ROS_DOMAIN_ID", str(free_domain()))
-    env.setdefault("ROS_LOG_DIR", str(log_folder))
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    if env.get("ROS_DISTRO") == "humble":
-        env.setdefault("ROS_LOCALHOST_ONLY", "1")
-        env.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile))
-    else:
-        env.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-        env.setdefault("FASTDDS_DEFAULT_PROFILES_FILE", str(profile))
-    return env
-
-
-def free_domain() -> int:
-    """A ROS domain that no process of this machine uses, as far as its first ports show."""
-    for domain in random.sample(DOMAINS, len(DOMAINS)):
-        if all(_port_is_free(7400 + 250 * domain + offset) for offset in (10, 11, 12, 13)):
-            return domain
-    raise ValueError("every ROS domain from 1 to 100 is in use on this machine; set ROS_DOMAIN_ID yourself.")
-
-
 def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-
-
-def _port_is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -10,7 +10,7 @@ import types
 import pytest
 import yaml
 
-from phyai_ros.cli import demo, processes
+from phyai_ros.cli import demo, own_graph
 from phyai_ros.cli.bench_tick import parse_rates
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.main import COMMANDS, run
@@ -158,12 +158,12 @@ def test_a_parameter_rule_without_its_sign_is_refused():
 
 
 def test_a_private_graph_keeps_what_the_user_set(tmp_path):
-    chosen = processes.private_graph(tmp_path, tmp_path / "p.xml", {"ROS_DOMAIN_ID": "7", "HOME": "/h"})
+    chosen = own_graph.private_graph(tmp_path, tmp_path / "p.xml", {"ROS_DOMAIN_ID": "7", "HOME": "/h"})
     assert chosen["ROS_DOMAIN_ID"] == "7" and chosen["HOME"] == "/h"
     assert chosen["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
     assert chosen["FASTDDS_DEFAULT_PROFILES_FILE"] == str(tmp_path / "p.xml")
-    assert int(processes.private_graph(tmp_path, tmp_path, {})["ROS_DOMAIN_ID"]) in processes.DOMAINS
-    assert processes.private_graph(tmp_path, tmp_path, {"ROS_DISTRO": "humble"})["ROS_LOCALHOST_ONLY"] == "1"
+    assert int(own_graph.private_graph(tmp_path, tmp_path, {})["ROS_DOMAIN_ID"]) in own_graph.DOMAINS
+    assert own_graph.private_graph(tmp_path, tmp_path, {"ROS_DISTRO": "humble"})["ROS_LOCALHOST_ONLY"] == "1"
 
 
 def test_training_reports_null_for_what_it_could_not_measure(tmp_path):

@@ -65,6 +65,16 @@ def test_a_child_that_ignores_ctrl_c_is_ended_all_the_same(nodes, tmp_path, monk
     assert child.stop() == -signal.SIGTERM
 
 
+def test_an_older_child_leaves_nothing_in_the_log_of_the_next(nodes, tmp_path):
+    text = "import sys, time\nprint('ready', flush=True)\ntry:\n  time.sleep(60)\nfinally:\n  print('old')"
+    older = nodes(text, tmp_path)("policy_node", [], os.environ, tmp_path / "log")
+    wait_for(lambda: "ready" in older.tail())
+    newer = nodes("print('new')", tmp_path)("policy_node", [], os.environ, tmp_path / "log")
+    wait_for(lambda: "new" in newer.tail())
+    older.stop()
+    assert newer.tail() == "new"
+
+
 def make_messages(stamp_ns: int):
     from sensor_msgs.msg import JointState
 
@@ -216,6 +226,8 @@ def test_ctrl_c_ends_the_demo_and_its_children_without_a_traceback(graph, tmp_pa
     demo.send_signal(signal.SIGINT)
     out, err = demo.communicate(timeout=40)
     assert demo.returncode == 130, out + err
+    assert "interrupted; ended policy_node (exit code 0), sim_robot (exit code 0)" in out
+    assert "no episode had ended" in out or "so far; episodes: 100" in out
     assert "Traceback" not in err + (tmp_path / "logs" / "policy_node_rtc.log").read_text()
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
@@ -232,6 +244,40 @@ def test_a_policy_that_is_killed_ends_the_demo_with_a_sentence(graph, tmp_path):
     assert "policy_node ended (killed by SIGKILL)" in err
     assert "Traceback" not in err
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "said"),
+    [
+        ("policy", None, "holds /policy already"),
+        ("broadcaster", "joint_states", "/broadcaster (publishes /joint_states)"),
+    ],
+)
+def test_a_chosen_domain_with_others_in_it_is_refused(graph, tmp_path, name, topic, said):
+    from sensor_msgs.msg import JointState
+
+    node = graph.node(name)
+    if topic:
+        node.create_publisher(JointState, topic, 1)
+    demo = start_demo(tmp_path, graph.environment, "--episodes", "1")
+    out, err = demo.communicate(timeout=60)
+    assert demo.returncode == 2, out + err
+    assert said in err and "unset ROS_DOMAIN_ID" in err and "Traceback" not in err
+
+
+def test_an_interrupt_shows_whole_runs_and_this_one_so_far():
+    from phyai_ros.cli.demo import show_interrupt
+    from phyai_ros.cli.demo_run import DemoInterrupted
+    from phyai_ros.cli.summary import summarise
+    from ros.fake_runs import empty_record, make_record
+
+    console = Console(width=120, record=True, file=io.StringIO())
+    show_interrupt(console, DemoInterrupted(make_record("none"), []), [summarise(make_record())], "seed: 3")
+    shown = console.export_text()
+    assert "before a node was started" in shown and "so far; seed: 3" in shown
+    assert shown.count("1 of 2") == 2
+    show_interrupt(console, DemoInterrupted(empty_record(), []), [], "seed: 3")
+    assert "no episode had ended" in console.export_text()
 
 
 def test_a_wrong_parameter_is_told_in_the_words_of_the_node(graph, tmp_path):

@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv1d, scaled_dot_product_attention, silu, softplus
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from phyai_adapters._qwen3_text import GatedFeedForward, interleaved_rotary
-from phyai_core.layers.delta import delta_chunked, delta_recurrent, unit_length
 from phyai_core.layers.gemma import KeysValues
-from phyai_core.layers.norm import RMSNorm, normalise_rms
+from phyai_core.layers.norm import RMSNorm
 from phyai_core.layers.rotary import Rotary, rotate
+from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.gated_delta import GATED_DELTA
+from phyai_kernels.gated_rms_norm import GATED_RMS_NORM
 
 
 @dataclass(frozen=True)
@@ -68,33 +70,18 @@ def read_hybrid_sizes(config: Mapping[str, Any], kinds: Sequence[str]) -> Hybrid
 
 
 class DeltaMemory(NamedTuple):
-    """What a delta layer remembers: the last W - 1 inputs of its convolution [B, C, W - 1] and S [B, N, K, V]."""
+    """What a delta layer remembers: the last W - 1 inputs of its convolution [B, W - 1, C] and S [B, N, K, V]."""
 
     inputs: Tensor
     state: Tensor
 
 
-class PlainNorm(nn.Module):
-    """x / rms(x) * weight, without a one."""
+class Weight(nn.Module):
+    """A member that is nothing but its weight."""
 
-    def __init__(self, width: int):
+    def __init__(self, *shape: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return normalise_rms(x) * self.weight.float()
-
-
-class Convolution(nn.Module):
-    """One filter per channel, reaching back."""
-
-    def __init__(self, channels: int, window: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, window))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, C, W - 1 + T] -> silu of [B, C, T]."""
-        return silu(conv1d(x, self.weight, groups=len(self.weight)))
+        self.weight = nn.Parameter(torch.empty(*shape))
 
 
 class DeltaMixer(nn.Module):
@@ -108,35 +95,40 @@ class DeltaMixer(nn.Module):
         self.in_proj_qkv = nn.Linear(sizes.width, sum(self.split), bias=False)
         self.in_proj_z = nn.Linear(sizes.width, values, bias=False)
         self.in_proj_a, self.in_proj_b = (nn.Linear(sizes.width, sizes.value_heads, bias=False) for _ in range(2))
-        self.conv1d = Convolution(sum(self.split), sizes.window)
+        self.conv1d = Weight(sum(self.split), 1, sizes.window)
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(sizes.value_heads)) for _ in range(2))
-        self.norm = PlainNorm(sizes.value_dim)
+        self.norm = Weight(sizes.value_dim)
         self.out_proj = nn.Linear(values, sizes.width, bias=False)
 
     def forward(self, x: Tensor, memory: DeltaMemory | None) -> tuple[Tensor, DeltaMemory]:
         """x [B, T, D] -> ([B, T, D], memory)."""
-        q, k, v, inputs = self._project(x, memory)
-        beta = self.in_proj_b(x).float().sigmoid()
-        g = -self.A_log.float().exp() * softplus(self.in_proj_a(x).float() + self.dt_bias.float())
         sizes = self.sizes
-        fresh = x.new_zeros(len(x), sizes.value_heads, sizes.key_dim, sizes.value_dim, dtype=torch.float32)
-        rule = delta_recurrent if x.shape[1] == 1 else delta_chunked
-        out, state = rule(q, k, v, g, beta, fresh if memory is None else memory.state)
-        gate = silu(self.in_proj_z(x).float()).unflatten(-1, (-1, sizes.value_dim))
-        return self.out_proj((self.norm(out) * gate).flatten(2).to(x.dtype)), DeltaMemory(inputs, state)
+        q, k, v, inputs = self._convolve(self.in_proj_qkv(x), memory)
+        if memory is None:
+            state = x.new_zeros(len(x), sizes.value_heads, sizes.key_dim, sizes.value_dim, dtype=torch.float32)
+        else:
+            state = memory.state.clone()
+        out, normed = torch.empty_like(v), torch.empty_like(v)
+        given = (q, k, v, self.in_proj_a(x), self.in_proj_b(x), self.A_log, self.dt_bias, state, out)
+        GATED_DELTA.choose(x.device, *given)(*given)
+        rows = (part.view(-1, sizes.value_dim) for part in (out, self.in_proj_z(x)))
+        GATED_RMS_NORM.pick(x.device)(*rows, self.norm.weight, normed.view(-1, sizes.value_dim))
+        return self.out_proj(normed.flatten(2)), DeltaMemory(inputs, state)
 
-    def _project(self, x: Tensor, memory: DeltaMemory | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v float32 [B, T, N, .], and the inputs that the next call's convolution reaches back to."""
+    def _convolve(self, mixed: Tensor, memory: DeltaMemory | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """mixed [B, T, C] -> q, k, v [B, T, heads, .], and the inputs that the next call's convolution reaches back to.
+
+        What was before the first token is zero.
+        """
         sizes, reach = self.sizes, self.sizes.window - 1
-        mixed = self.in_proj_qkv(x).mT
-        before = mixed.new_zeros(*mixed.shape[:2], reach) if memory is None else memory.inputs
-        whole = torch.cat((before, mixed), dim=-1)
-        q, k, v = self.conv1d(whole).mT.split(self.split, dim=-1)
-        groups = sizes.value_heads // sizes.key_heads
-        q, k = (
-            unit_length(part.unflatten(-1, (-1, sizes.key_dim))).repeat_interleave(groups, dim=2) for part in (q, k)
-        )
-        return q * sizes.key_dim**-0.5, k, v.float().unflatten(-1, (-1, sizes.value_dim)), whole[..., -reach:]
+        whole = mixed if memory is None else torch.cat((memory.inputs, mixed), dim=1)
+        parts = [whole.new_empty(*whole.shape[:2], width) for width in self.split]
+        CAUSAL_CONV.pick(mixed.device)(whole, self.conv1d.weight[:, 0], *parts)
+        new = slice(whole.shape[1] - mixed.shape[1], None)
+        dims = (sizes.key_dim, sizes.key_dim, sizes.value_dim)
+        heads = (part[:, new].unflatten(-1, (-1, dim)).contiguous() for part, dim in zip(parts, dims, strict=True))
+        kept = whole[:, -reach:]
+        return *heads, pad(kept, (0, 0, reach - kept.shape[1], 0))
 
 
 class AttentionMixer(nn.Module):

@@ -79,6 +79,11 @@ class Op:
         """The implementation to use on `device`. Both compute on that device; nothing moves."""
         return self.triton if self.triton is not None and self.available(device) else self.reference
 
+    def choose(self, device: torch.device, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        """The first candidate that can take this call on `device`, without measurements."""
+        able = (c for c in self.candidates if c.refuse(device, *arguments, **options) is None)
+        return next(able).run
+
 
 def _refuse_triton(device: torch.device, *_: Any, **__: Any) -> str | None:
     if triton is None:

@@ -12,7 +12,8 @@ from pi_goldens import MODELS, edit_json, tensors
 from phyai_adapters._minicpm_v import MiniCpmV, count_text, cut_rows
 from phyai_adapters.detection import detect_adapter
 from phyai_adapters.minicpm import TEXT, TOWER, MiniCpmBackbone
-from phyai_core.layers.delta import CHUNK, delta_chunked, delta_recurrent, unit_length
+from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.gated_delta import GATED_DELTA
 
 NAME = "minicpm_v46_backbone"
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ def loaded():
     return MiniCpmBackbone.load(MODELS / NAME, CPU)
 
 
-def near(value, name: str, file: str = "intermediates", atol: float = 1e-4) -> None:
+def near(value, name: str, file: str = "intermediates", atol: float = 2e-4) -> None:
     torch.testing.assert_close(value, tensors(NAME, file)[name], atol=atol, rtol=0)
 
 
@@ -40,33 +41,22 @@ def patches():
     return strip.permute(2, 0, 1, 3).flatten(1).unflatten(0, (2, 64))[None]
 
 
-def rule_inputs():
+def test_the_delta_rule_is_upstreams():
+    """The record has the decay g and beta; the operation makes them from rates: softplus(a) = -g, sigmoid(b) = beta."""
     recorded = tensors(NAME, "intermediates")
     q, k, v, g, beta = (recorded[f"gdn.{name}"] for name in ("q", "k", "v", "g", "beta"))
-    return unit_length(q) * q.shape[-1] ** -0.5, unit_length(k), v, g, beta
-
-
-@pytest.mark.parametrize("rule", [delta_recurrent, delta_chunked])
-def test_the_delta_rule_is_upstreams_in_both_forms(rule):
-    out, state = rule(*rule_inputs(), torch.zeros(1, 4, 16, 16))
+    a, b = torch.log(torch.expm1(-g.double())).float(), torch.logit(beta.double()).float()
+    out, state = torch.empty_like(v), torch.zeros(1, 4, 16, 16)
+    GATED_DELTA.reference(q, k, v, a, b, torch.zeros(4), torch.zeros(4), state, out)
     near(out, "gdn.out", atol=1e-6)
     near(state, "gdn.final_state", atol=1e-6)
 
 
-@pytest.mark.parametrize("tokens", [1, CHUNK - 1, CHUNK, CHUNK + 1])
-def test_chunks_of_any_length_go_on_from_a_state(tokens):
-    inputs = [x[:, :tokens] for x in rule_inputs()]
-    state = torch.randn(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
-    for found, expected in zip(delta_chunked(*inputs, state), delta_recurrent(*inputs, state), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def test_the_convolution_is_upstreams():
-    convolution = loaded().network.language_model.layers[0].linear_attn.conv1d
     weight, x = (tensors(NAME, "intermediates")[f"conv.{name}"] for name in "wx")
-    small = type(convolution)(16, 4)
-    small.weight.data = weight[:, None]
-    near(small(torch.nn.functional.pad(x, (3, 0))), "conv.silu_out", atol=1e-6)
+    parts = [torch.empty(1, 20, width) for width in (4, 4, 8)]
+    CAUSAL_CONV.reference(x.mT.contiguous(), weight, *parts)
+    near(torch.cat(parts, dim=2).mT, "conv.silu_out", atol=1e-6)
 
 
 def test_every_recorded_stage_is_reproduced():
@@ -90,7 +80,7 @@ def test_token_by_token_it_goes_on_where_it_was():
     _, memories = text(x[:, :80], count_text(0, 80, 1, CPU))
     for index in range(80, 90):
         hidden, memories = text(x[:, index : index + 1], count_text(index, 1, 1, CPU), memories)
-    torch.testing.assert_close(hidden[0, 0], tensors(NAME, "outputs")["last_hidden_state"][0, -1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(hidden[0, 0], tensors(NAME, "outputs")["last_hidden_state"][0, -1], atol=2e-4, rtol=0)
     hidden, _ = text(text.embed_tokens(inputs["decode_token"]), count_text(90, 1, 1, CPU), memories)
     near(hidden, "decode1.last_hidden_state", "outputs")
 

@@ -14,7 +14,7 @@ from phyai_adapters._lerobot import is_lerobot, read_lerobot
 from phyai_adapters._openpi import CAMERAS, PROMPT_TOKENS, read_openpi
 from phyai_adapters._paligemma import EXPERT, LANGUAGE, LM_HEAD, PiNetwork, PiSizes, canonical_key, read_sizes
 from phyai_adapters._processing import Normaliser
-from phyai_adapters._tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
+from phyai_adapters._tokenizers import ByteTokenizer, Tokenizer, open_tokenizer
 from phyai_core.types import PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 
@@ -51,8 +51,7 @@ def load_parts(
     sizes = read_sizes(shapes, **_declared_heads(folder))
     deployment = _read_deployment(kind, folder, shapes, sizes, options)
     spec = deployment.spec(sizes.latent_dim, options.rate_hz, folder)
-    given = options.tokenizer
-    tokenizer = load_tokenizer(given, folder) if given is None or isinstance(given, str) else given
+    tokenizer = open_tokenizer(options.tokenizer, folder)
     network = network_class.empty(sizes, device, *_dtypes(options, device))
     report = load_weights(
         weights,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -111,3 +112,21 @@ def load_tokenizer(choice: str | None, folder: Path) -> Tokenizer:
         if not file.is_file():
             raise ValueError(f'tokenizer: {file} does not exist; give a file of one of the kinds {FILES}, or "bytes"')
     return JsonTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)
+
+
+def open_tokenizer(given: str | Tokenizer | None, folder: Path) -> Tokenizer:
+    """The option `tokenizer` -> a tokenizer, itself where it is one already. Raises as load_tokenizer."""
+    return load_tokenizer(given, folder) if given is None or isinstance(given, str) else given
+
+
+def find_tokens(tokenizer: Tokenizer, names: Sequence[str], given: Sequence[int] | None) -> tuple[int, ...]:
+    """Ids of the tokens round an image: `given` ones, or those of these names. Raises ValueError with what to do."""
+    find = getattr(tokenizer, "find", lambda name: None)
+    ids = tuple(given or (find(name) for name in names))
+    if None in ids or len(ids) != len(names):
+        entry = f'{{"image_tokens": [{", ".join("<id>" for _ in names)}]}}'
+        raise ValueError(
+            f"image_tokens: the tokenizer has no {', '.join(names)}, which this checkpoint was trained with; write "
+            f"their ids in this order as {entry} into phyai.json"
+        )
+    return ids

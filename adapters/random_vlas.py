@@ -12,12 +12,14 @@ from phyai_adapters._camera_policy import Parts, place
 from phyai_adapters._deployment import Deployment, Options
 from phyai_adapters._groot_files import Deployment as GrootDeployment
 from phyai_adapters._groot_files import Scale
+from phyai_adapters._groot_head import read_head_sizes
+from phyai_adapters._groot_network import TEXT, VISION, GrootNetwork
 from phyai_adapters._loading import fill_random
 from phyai_adapters._processing import Normaliser
 from phyai_adapters._smolvla import FULL as SMOL_FULL
 from phyai_adapters._smolvla import SmolNetwork, SmolSizes
 from phyai_adapters._tokenizers import ByteTokenizer
-from phyai_adapters.groot import TEXT, VISION, Groot, GrootNetwork, GrootParts, read_head_sizes
+from phyai_adapters.groot import Groot, GrootParts
 from phyai_adapters.smolvla import SmolVla
 from phyai_core.layers.gemma import GemmaSizes
 from phyai_core.layers.siglip import SiglipSizes

@@ -33,7 +33,7 @@ from phyai_adapters._smolvla import Prefix, SmolNetwork, canonical_key, read_siz
 from phyai_adapters._smolvla_trace import recorded_inputs, trace
 from phyai_adapters._stage import Stage
 from phyai_adapters._tiny import read_tiny
-from phyai_adapters._tokenizers import Tokenizer, load_tokenizer
+from phyai_adapters._tokenizers import Tokenizer, find_tokens, open_tokenizer
 from phyai_core.layers.rotary import Rotary, RotaryTable
 from phyai_core.types import CameraSpec, Observation
 from phyai_core.validity import Lifetime, Validity
@@ -106,8 +106,7 @@ class SmolVla(CameraPolicy):
         heads = tiny.get("vision", {}).get("num_attention_heads")
         sizes = read_sizes(shapes, config, heads, tiny.get("text", {}).get("head_dim", 64))
         spec = deployment.spec(sizes.latent_dim, options.rate_hz, folder)
-        given = options.tokenizer
-        tokenizer = load_tokenizer(given, folder) if given is None or isinstance(given, str) else given
+        tokenizer = open_tokenizer(options.tokenizer, folder)
         name = options.dtype or ("bfloat16" if device.type == "cuda" else "float32")
         network = place(SmolNetwork, device, sizes, getattr(torch, name))
         report = load_weights(
@@ -115,18 +114,11 @@ class SmolVla(CameraPolicy):
         )
         return cls(Parts(spec, deployment, config, network, options, report), tokenizer)
 
-    def _read_image_tokens(self) -> tuple[int, int] | None:
+    def _read_image_tokens(self) -> tuple[int, ...] | None:
         """(around, before) an image, where the checkpoint was trained with such tokens."""
         if not self.config.get("add_image_special_tokens", False):
             return None
-        find = getattr(self._tokenizer, "find", lambda token: None)
-        ids = self.options.image_tokens or (find(AROUND_IMAGE), find(BEFORE_IMAGE))
-        if None in ids or len(ids) != 2:
-            raise ValueError(
-                f"image_tokens: the tokenizer has no {AROUND_IMAGE} and {BEFORE_IMAGE}, which this checkpoint was "
-                'trained with; write their ids as {"image_tokens": [<around>, <before>]} into phyai.json'
-            )
-        return tuple(ids)
+        return find_tokens(self._tokenizer, (AROUND_IMAGE, BEFORE_IMAGE), self.options.image_tokens)
 
     # Before the network.
 

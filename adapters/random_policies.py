@@ -32,6 +32,7 @@ def random_adapter(
     prompt_tokens: int = 200,
     dtype: str | None = None,
     seed: int = 0,
+    fp8_prefix: bool = False,
 ) -> Adapter:
     """The policy `name` with random weights, prompts padded to `prompt_tokens`, the state not in the prompt.
 
@@ -51,6 +52,7 @@ def random_adapter(
         frame_sizes=dict.fromkeys(CAMERAS[:cameras], (side, side)),
         prompt_buckets=(),
         dtype=dtype,
+        fp8_prefix=fp8_prefix,
         state_in_prompt=False,
     )
     adapter_class = _adapter_class(name)
@@ -66,9 +68,11 @@ class RandomLoad:
     cameras: int = 3
     prompt_tokens: int = 200
     dtype: str | None = None
+    fp8_prefix: bool = False
 
     def __call__(self, name: str, checkpoint: Path | None, device: torch.device) -> Adapter:
-        return random_adapter(name, device, self.size, self.cameras, self.prompt_tokens, self.dtype)
+        sizes = (self.size, self.cameras, self.prompt_tokens)
+        return random_adapter(name, device, *sizes, self.dtype, fp8_prefix=self.fp8_prefix)
 
 
 def write_checkpoint(name: str, folder: Path, device: torch.device, size: str = "full", seed: int = 0) -> int:

@@ -24,6 +24,7 @@ from phyai_core.types import Leftover, Observation, PolicySpec
 
 PAUSE_S = 0.02
 BLOCKS = 4  # cases take turns in blocks, so that a drift of the device's clock hits all alike
+NAME_LENGTH = 100  # of kernels: library names say everything in hundreds of characters
 DEVICE_STAGES = ("vision", "prefix", "denoise")
 
 
@@ -152,14 +153,38 @@ def count_tokens(inputs: Mapping[str, torch.Tensor]) -> int:
     return int(inputs["token_mask"].sum()) if "token_mask" in inputs else 0
 
 
-def count_kernels(engine: Engine) -> int | None:
-    """Kernels that one inference launches on a CUDA device; None where there is no such device or no profiler."""
+def profile_kernels(engine: Engine) -> dict | None:
+    """What one inference launches on a CUDA device, by kernel; None where there is no such device or no profiler.
+
+    `launches`; `span_us` from the first start to the last end, of it `idle_us` with no kernel running; `kernels`
+    [{name, launches, us}], the longest first. Launches that overlap (they wait in place for the one before) count twice.
+    """
     if engine.device.type != "cuda":
         return None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         engine.infer(*blank_request(engine.spec))
-    names = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    return sum(not name.startswith(("Memcpy", "Memset")) for name in names) or None
+    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in events if not event.name.startswith(("Memcpy", "Memset"))]
+    if not events:
+        return None
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
+    return {"launches": len(events), **_measure_gaps(spans), "kernels": _group_kernels(events)}
+
+
+def _measure_gaps(spans: Sequence[tuple[float, float]]) -> dict[str, float]:
+    end, idle_us = spans[0][0], 0.0
+    for start, stop in spans:
+        idle_us += max(0.0, start - end)
+        end = max(end, stop)
+    return {"span_us": end - spans[0][0], "idle_us": idle_us}
+
+
+def _group_kernels(events: Sequence) -> list[dict]:
+    groups: dict[str, list[float]] = {}
+    for event in events:
+        groups.setdefault(event.name[:NAME_LENGTH], []).append(event.time_range.end - event.time_range.start)
+    ranked = sorted(groups.items(), key=lambda group: -sum(group[1]))
+    return [{"name": name, "launches": len(times), "us": sum(times)} for name, times in ranked]
 
 
 def memory_bytes(device: torch.device) -> dict[str, int]:

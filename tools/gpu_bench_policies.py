@@ -22,10 +22,13 @@ LIMIT_S = 240
 RANDOM = ("--random-weights", "--device", "cuda")
 CASES = {
     "pi05_3x200": ("--adapter", "pi05", "--batch", "8", "--process", "--against-float32", *RANDOM),
+    "pi05_3x200_fp8": ("--adapter", "pi05", "--batch", "2", "--fp8-prefix", "--against-float32", *RANDOM),
+    "pi05_3x200_methods": ("--adapter", "pi05", "--batch", "8", "--no-fused", *RANDOM),
     "pi0_3x200": ("--adapter", "pi0", *RANDOM),
-    "pi05_3x200_compiled": ("--adapter", "pi05", "--compile", *RANDOM),
+    "pi05_3x200_compiled": ("--adapter", "pi05", "--no-fused", "--compile", *RANDOM),
     "pi05_2x48": ("--adapter", "pi05", "--cameras", "2", "--prompt-tokens", "48", *RANDOM),
-    "pi0_3x48": ("--adapter", "pi0", "--prompt-tokens", "48", *RANDOM),
+    "pi0_3x48": ("--adapter", "pi0", "--prompt-tokens", "48", "--against-float32", *RANDOM),
+    "pi0_3x48_methods": ("--adapter", "pi0", "--prompt-tokens", "48", "--no-fused", *RANDOM),
     "smolvla_2x48": ("--adapter", "smolvla", "--cameras", "2", "--prompt-tokens", "48", *RANDOM),
     "groot_2x64": ("--adapter", "groot", "--cameras", "2", "--prompt-tokens", "64", *RANDOM),
     "pi05_checkpoint": ("--adapter", "pi05", "--device", "cuda", "--process"),

@@ -37,7 +37,11 @@ def bench(
     runs: Annotated[int, typer.Option(min=LEAST_RUNS, help="Measured inferences per row")] = LEAST_RUNS,
     warm_up: Annotated[int, typer.Option(min=1, help="Inferences before that, per row")] = 20,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Fuse small operations with torch.compile")] = False,
+    no_fused: Annotated[bool, typer.Option("--no-fused", help="Without the launches an adapter brings")] = False,
+    fp8_prefix: Annotated[bool, typer.Option("--fp8-prefix", help="With random weights: FP8 in the prefix")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Fuse small operations with torch.compile; with --no-fused")
+    ] = False,
     process: Annotated[bool, typer.Option("--process", help="Also run it in a child process")] = False,
     against_float32: Annotated[
         bool, typer.Option("--against-float32", help="With random weights: also compare results with float32")
@@ -49,9 +53,12 @@ def bench(
 
     if random_weights == (checkpoint is not None):
         raise ValueError("--checkpoint and --random-weights: give exactly one of them.")
-    load = _random_load(size, cameras, prompt_tokens, dtype) if random_weights else _plain_load(dtype, against_float32)
+    if random_weights:
+        load = _random_load(size, cameras, prompt_tokens, dtype, fp8_prefix)
+    else:
+        load = _plain_load(dtype, against_float32, fp8_prefix)
     sizes = (*(1 << power for power in range(batch.bit_length()) if 1 << power < batch), batch)
-    settings = {"batch_sizes": sizes, "use_graphs": not eager, "compiled": compiled}
+    settings = {"batch_sizes": sizes, "use_graphs": not eager, "compiled": compiled, "fused": not no_fused}
     recipe = EngineRecipe(load, adapter, checkpoint, device, threads, **settings)
     engine, start_s = _start(recipe)
     report = {**host_facts(), **_describe(engine), "start_s": start_s, **_measure(engine, runs, warm_up)}
@@ -65,18 +72,19 @@ def bench(
         write_json(json_file, report)
 
 
-def _random_load(size: str, cameras: int, prompt_tokens: int, dtype: str | None) -> Load:
+def _random_load(size: str, cameras: int, prompt_tokens: int, dtype: str | None, fp8_prefix: bool) -> Load:
     from phyai_adapters.random_policies import RandomLoad
 
     names = {"bf16": "bfloat16", "fp32": "float32"}
-    return RandomLoad(size, cameras, prompt_tokens, names.get(dtype, dtype))
+    return RandomLoad(size, cameras, prompt_tokens, names.get(dtype, dtype), fp8_prefix)
 
 
-def _plain_load(dtype: str | None, against_float32: bool) -> Load:
+def _plain_load(dtype: str | None, against_float32: bool, fp8_prefix: bool) -> Load:
     from phyai_adapters import load_adapter
 
-    if dtype or against_float32:
-        raise ValueError("--dtype and --against-float32: only with --random-weights; a checkpoint has its phyai.json.")
+    if dtype or against_float32 or fp8_prefix:
+        options = "--dtype, --against-float32, --fp8-prefix"
+        raise ValueError(f"{options}: only with --random-weights; a checkpoint has its phyai.json.")
     return load_adapter
 
 
@@ -112,18 +120,21 @@ def _describe(engine: Engine) -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "graphs": sum(slot.graph is not None for slot in engine.runner.slots.values()),
+        "kernel_choices": engine.adapter.dispatcher.explain().splitlines() if engine.adapter.dispatcher else [],
     }
 
 
 def _measure(engine: Engine, runs: int, warm_up: int) -> dict[str, Any]:
-    from phyai_core.bench import count_kernels, make_cases, measure_cases, memory_bytes, prompts_for
+    from phyai_core.bench import make_cases, measure_cases, memory_bytes, profile_kernels, prompts_for
 
     cases = list(make_cases(engine.spec, prompts_for(engine.adapter), engine.batch_sizes))
     measure_cases(engine, cases, runs, warm_up)
+    profile = profile_kernels(engine)
     return {
         "runs": runs,
         "rows": {case.name: case.report() for case in cases},
-        "kernels_per_chunk": count_kernels(engine),
+        "kernels_per_chunk": profile and profile["launches"],
+        "profile": profile,
         "memory_bytes": memory_bytes(engine.device),
     }
 
@@ -160,7 +171,8 @@ def _compare_float32(engine: Engine, recipe: EngineRecipe) -> float:
     from phyai_core.bench import noise_for, random_observation, relative_error
     from phyai_core.engine import plain_tables
 
-    reference = replace(recipe, load=replace(recipe.load, dtype="float32"), batch_sizes=(1,)).build()
+    load = replace(recipe.load, dtype="float32", fp8_prefix=False)
+    reference = replace(recipe, load=load, batch_sizes=(1,)).build()
     request = (
         random_observation(engine.spec, "pick up the block", 0),
         plain_tables(engine.spec),

@@ -33,6 +33,12 @@ SIZES = PiSizes(
     GemmaSizes(64, 3, 96, 4, 1, 32),
     vocab=320,
 )
+GPU_SIZES = PiSizes(  # small, and what the Hopper kernels take
+    SiglipSizes(144, 2, 288, 2, image_size=28),
+    GemmaSizes(512, 3, 1024, 8, 1, 256),
+    GemmaSizes(512, 3, 2048, 4, 1, 256),
+    vocab=320,
+)
 HORIZON, STEPS, WORDS = 5, 4, 9
 MODES = ("none", "identity", "hard", "ramp", "trained")
 
@@ -42,11 +48,10 @@ def adapter(request):
     return make_adapter(request.param)
 
 
-def make_adapter(kind, **options):
+def make_adapter(kind, sizes=SIZES, device=CPU):
     """Random weights large enough that every part of the network shows in the result."""
-    options = Options(action_horizon=HORIZON, num_denoise_steps=STEPS, **options)
-    made = kind.random(SIZES, CPU, options)
-    generator = torch.Generator().manual_seed(7)
+    made = kind.random(sizes, device, Options(action_horizon=HORIZON, num_denoise_steps=STEPS))
+    generator = torch.Generator(device).manual_seed(7)
     with torch.no_grad():
         for name, weight in made.network.named_parameters():
             spread = weight.shape[-1] ** -0.5 if weight.ndim > 1 else 0.2
@@ -56,7 +61,7 @@ def make_adapter(kind, **options):
     else:
         made = kind(made_parts(made))
     made.spec = replace(made.spec, rtc_max_delay=3)
-    made.fuses_everywhere = True
+    made.fuses_everywhere = device == CPU
     return made
 
 
@@ -69,8 +74,8 @@ def made_parts(adapter):
 
 def make_inputs(adapter, image_masks, words):
     """Inputs of one robot for each mask: random frames, `words` real tokens each."""
-    generator, robots = torch.Generator().manual_seed(3), len(words)
-    frames = (robots, SIZES.vision.image_size, SIZES.vision.image_size, 3)
+    generator, robots, sizes = torch.Generator().manual_seed(3), len(words), adapter.network.sizes
+    frames = (robots, sizes.vision.image_size, sizes.vision.image_size, 3)
     inputs = {
         f"image.{camera.key}": torch.randint(256, frames, generator=generator).to(torch.uint8)
         for camera in adapter.spec.cameras
@@ -79,8 +84,8 @@ def make_inputs(adapter, image_masks, words):
     inputs["tokens"] = torch.randint(3, 300, (robots, WORDS), generator=generator)
     inputs["token_mask"] = torch.arange(WORDS) < torch.tensor(words)[:, None]
     if adapter.lead_rows:
-        inputs["state"] = torch.randn(robots, SIZES.latent_dim, generator=generator)
-    return inputs
+        inputs["state"] = torch.randn(robots, sizes.latent_dim, generator=generator)
+    return {name: tensor.to(adapter.device) for name, tensor in inputs.items()}
 
 
 def make_given(adapter, modes):
@@ -94,15 +99,16 @@ def make_given(adapter, modes):
         tables = tables_for(RtcConfig(mode, exclude=exclude), spec, leftover)
         noise = generator.standard_normal(spec.noise_shape, dtype=np.float32)
         write_conditioning(Conditioning.pick(arrays), row, tables, noise)
-    return Conditioning(*(torch.from_numpy(array) for array in Conditioning.pick(arrays)))
+    return Conditioning(*(torch.from_numpy(array).to(adapter.device) for array in Conditioning.pick(arrays)))
 
 
 def run(adapter, inputs, given, fused):
+    """A chunk of each robot, [B, H, A'], computed twice: nothing is left behind for the next one, sums are ordered."""
     clock = HostStageClock()
     with torch.inference_mode():
-        program = Program(adapter, CPU, inputs, given, None, clock, fused)
+        program = Program(adapter, adapter.device, inputs, given, None, clock, fused)
         first = program.run().clone()
-        assert torch.equal(program.run(), first)  # nothing is left behind for the next chunk
+        assert torch.equal(program.run(), first)
     assert list(clock.seconds()) == ["vision", "prefix", "denoise"]
     return first
 
@@ -177,3 +183,38 @@ def test_every_choice_is_explained(adapter):
     assert f"expert_loop [1 of 1 robots, {HORIZON + adapter.lead_rows} rows] -> reference" in text
     for op in ("pack_prefix", "dense_geglu", "prefix_attention", "image_attention"):
         assert f"{op} [" in text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [Pi05, Pi0])
+class TestOnAGpu:
+    """The same with the kernels of the device."""
+
+    @pytest.fixture
+    def adapter(self, kind):
+        return make_adapter(kind, GPU_SIZES, torch.device("cuda:0"))
+
+    @pytest.mark.parametrize("robots", [1, 2, 4])
+    def test_the_kernels_give_what_the_methods_give(self, adapter, robots):
+        masks = [[True] * 3, [True, False, True], [False, True, True], [True] * 3][:robots]
+        inputs = make_inputs(adapter, masks, [WORDS, 4, 7, 1][:robots])
+        given = make_given(adapter, ["identity", "trained", "hard", "ramp"][:robots])
+        expected = run(adapter, inputs, given, fused=False)
+        for robot, error in enumerate(map(relative_error, run(adapter, inputs, given, fused=True), expected)):
+            assert error < 2e-2, (robot, error)
+
+    def test_fp8_products_change_the_chunk_a_little(self, adapter):
+        inputs, given = make_inputs(adapter, [[True] * 3], [WORDS]), make_given(adapter, ["none"])
+        exact = run(adapter, inputs, given, fused=True)
+        adapter.options, adapter._fused = replace(adapter.options, fp8_prefix=True), None
+        assert 1e-4 < relative_error(run(adapter, inputs, given, fused=True), exact) < 0.1
+
+    def test_a_graph_gives_the_bytes_of_the_launches_again_and_again(self, adapter):
+        tables, noise = tables_for(RtcConfig("none"), adapter.spec, None), np.ones(adapter.spec.noise_shape, np.float32)
+        request = (blank_observation(adapter.spec), tables, noise)
+        eager = Engine(adapter, adapter.device, use_graphs=False).infer(*request).latent
+        graph = Engine(adapter, adapter.device)
+        graph.warm_up(1)
+        for _ in range(20):
+            assert np.array_equal(graph.infer(*request).latent, eager)

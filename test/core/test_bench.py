@@ -16,12 +16,13 @@ from phyai_adapters.flow_tiny import SHIPPED_CHECKPOINT
 from phyai_adapters.random_policies import random_adapter
 from phyai_core.bench import (
     Case,
-    count_kernels,
+    _measure_gaps,
     count_tokens,
     longest_inputs,
     make_cases,
     measure_cases,
     memory_bytes,
+    profile_kernels,
     prompts_for,
     relative_error,
     summarise_ms,
@@ -133,8 +134,13 @@ def test_relative_error_of_an_engine_to_itself_and_to_another(pi05):
 
 
 def test_what_a_cpu_cannot_say_is_unknown(pi05):
-    assert count_kernels(pi05) is None
+    assert profile_kernels(pi05) is None
     assert memory_bytes(CPU)["resident_peak"] > 1e7
+
+
+def test_a_gap_is_time_that_no_kernel_covers():
+    overlapping = [(10.0, 14.0), (12.0, 20.0), (13.0, 15.0), (21.5, 22.0), (22.0, 25.0)]
+    assert _measure_gaps(overlapping) == {"span_us": 15.0, "idle_us": 1.5}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Column = NDArray[np.float64]
+UP_TO_THE_MOTION = ("l_actuate", "l_critical")  # sums that end with l_effect, the robot's lag
 MAX_GAP_TICKS = 1.5  # rows further apart than this do not follow each other
 
 
@@ -70,6 +72,17 @@ class RunRecord:
         half_tick_s = 0.5 * self.dt_s  # a chunk carries the stamp of the tick whose row it gave first
         chunk = np.searchsorted(self.chunk_times_s, self.command_times_s + half_tick_s) - 1
         return self.chunk_epochs[np.maximum(chunk, 0)]
+
+
+def known_values(timing: Mapping[str, Column], name: str) -> Column:
+    """The values of a field of ControlTiming in the chunks where it is known.
+
+    Sums up to the robot's motion count only where its lag was measured: the others lack it, and would mix two things.
+    """
+    needed = (name, "l_effect") if name in UP_TO_THE_MOTION else (name,)
+    if not timing.keys() >= set(needed):
+        return np.empty(0)
+    return timing[name][np.isfinite([timing[part] for part in needed]).all(axis=0)]
 
 
 def save_record(record: RunRecord, path: Path) -> None:

@@ -1,6 +1,7 @@
 """One run of the demo as one flat JSON object, and runs side by side as a table.
 
-A value that was never seen is null, never 0. `seam` is the largest absolute second difference over joints of the
+A value that was never seen is null, never 0. `l_actuate` and `l_critical` are over chunks whose effect on the robot was
+measured; `chunks_without_lag` counts the others. `seam` is the largest absolute second difference over joints of the
 commanded rows at a swap of chunks; `jerk` the elementwise RMS third difference / dt^3 within episodes.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from phyai_core.timing import Roofline
-from phyai_ros.run_record import RunRecord
+from phyai_ros.run_record import RunRecord, known_values
 
 STAGES = (
     "observe",
@@ -55,6 +56,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "bound": None if point.bound == "unknown" else point.bound,
         "seam_mrad": _seam_mrad(record),
         "jerk": _known(jerk_within_episodes(record)),
+        "chunks_without_lag": _chunks_without_lag(record),
         "chunks": _counter(record, "chunks"),
         "epochs_discarded": _counter(record, "chunks_discarded"),
         "real_time_factor": min((episode.real_time_factor for episode in record.episodes), default=None),
@@ -111,6 +113,7 @@ _ROWS = (
     ("tick error, p50 / p99 / max", _spread("tick_error_ms", "ms", "p50", "p99", "max")),
     ("inference, p50 / p99", _spread("l_inference_ms", "ms", "p50", "p99")),
     ("camera to robot, p50 / p99", _spread("l_critical_ms", "ms", "p50", "p99")),
+    ("left out there: lag not known", _single("chunks_without_lag", "chunks")),
     ("X  executed window / inference", _single("x")),
     ("Y  executed window / control time", _single("y")),
     ("bound by", lambda summary: summary["bound"] or "unknown"),
@@ -127,8 +130,7 @@ def _number(value: float | int | None) -> str:
 
 
 def _percentiles(record: RunRecord, name: str, percents: tuple[float, ...]) -> list[float]:
-    column = record.timing.get(name, np.empty(0))
-    known = column[np.isfinite(column)]
+    known = known_values(record.timing, name)
     return [float(value) for value in np.percentile(known, percents)] if known.size else [math.nan] * len(percents)
 
 
@@ -137,9 +139,13 @@ def _stage_ms(record: RunRecord, name: str) -> dict[str, float | None]:
     return {"p50": _known(1e3 * p50), "p99": _known(1e3 * p99)}
 
 
+def _chunks_without_lag(record: RunRecord) -> int | None:
+    ways = record.timing.get("l_inference")
+    return None if ways is None else len(ways) - len(known_values(record.timing, "l_critical"))
+
+
 def _seam_mrad(record: RunRecord) -> dict[str, float | None]:
-    column = record.timing.get("seam", np.empty(0))
-    known = column[np.isfinite(column)]
+    known = known_values(record.timing, "seam")
     mean, p99 = (float(known.mean()), float(np.percentile(known, 99))) if known.size else (math.nan, math.nan)
     return {"mean": _known(1e3 * mean), "p99": _known(1e3 * p99)}
 

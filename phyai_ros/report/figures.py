@@ -16,6 +16,7 @@ from phyai_ros.control_time_words import STAGES
 from phyai_ros.plots import GREY, STYLE
 from phyai_ros.report.runs import TimingRun
 from phyai_ros.roofline_plot import draw_roof
+from phyai_ros.run_record import known_values
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255")
 GROUP_COLOURS = {"input": "#0072B2", "inference": "#D55E00", "actuation": "#009E73"}
@@ -98,8 +99,7 @@ def draw_histograms(run: TimingRun) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         for panel, (name, title) in zip(figure.subplots(2, 3).flat, DISTRIBUTIONS, strict=True):
-            column = run.columns.get(name, np.empty(0))
-            values_ms = 1e3 * column[np.isfinite(column)]
+            values_ms = 1e3 * known_values(run.columns, name)
             panel.set_title(f"{title} (ms)", fontsize=9)
             panel.tick_params(labelsize=8)
             if not values_ms.size:

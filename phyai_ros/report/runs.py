@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyai_core.timing import Roofline
+from phyai_ros.run_record import known_values
 
 Column = NDArray[np.float64]
 TIMING_TYPE, STATUS_TYPE = "phyai_ros/msg/ControlTiming", "phyai_ros/msg/PolicyStatus"
@@ -49,8 +50,7 @@ class TimingRun:
 
     def quantile(self, name: str, percent: float) -> float:
         """Over the chunks where it is known; NaN where it never was."""
-        column = self.columns.get(name, np.empty(0))
-        known = column[np.isfinite(column)]
+        known = known_values(self.columns, name)
         return float(np.percentile(known, percent)) if known.size else math.nan
 
     def point(self, percent: float = 50.0) -> Roofline:

@@ -33,10 +33,22 @@ def test_a_slow_policy_is_inference_bound():
     assert summary["x"] == summary["y"] == pytest.approx(0.8)
 
 
+def test_the_way_to_the_robot_counts_only_where_its_lag_was_measured():
+    record = make_record()
+    count = len(record.chunk_times_s)
+    lag_s = np.where(np.arange(count) < 5, np.nan, 0.055)  # not known before there was enough motion
+    way_s = np.where(np.isnan(lag_s), 0.047, 0.047 + lag_s)
+    summary = summarise(replace(record, timing=record.timing | {"l_effect": lag_s, "l_critical": way_s}))
+    assert summary["l_critical_ms"] == {"p50": 102.0, "p99": 102.0}
+    assert summary["chunks_without_lag"] == 5
+    unknown = summarise(replace(record, timing=record.timing | {"l_critical": way_s}))
+    assert unknown["l_critical_ms"]["p50"] is None and unknown["chunks_without_lag"] == count
+
+
 def test_what_was_never_seen_is_null_and_the_file_is_strict_json(tmp_path):
     summary = summarise(empty_record())
     assert summary["l_vision_ms"] == summary["l_inference_ms"] == {"p50": None, "p99": None}
-    for name in ("x", "y", "bound", "jerk", "starved_ticks", "missed_ticks", "chunks"):
+    for name in ("x", "y", "bound", "jerk", "starved_ticks", "missed_ticks", "chunks", "chunks_without_lag"):
         assert summary[name] is None, name
     write_json(tmp_path / "new" / "out.json", summary)
     assert json.loads((tmp_path / "new" / "out.json").read_text()) == summary

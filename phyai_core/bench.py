@@ -157,7 +157,7 @@ def profile_kernels(engine: Engine) -> dict | None:
     """What one inference launches on a CUDA device, by kernel; None where there is no such device or no profiler.
 
     `launches`; `span_us` from the first start to the last end, of it `idle_us` with no kernel running; `kernels`
-    [{name, launches, us}], the longest first. Launches that overlap (they wait in place for the one before) count twice.
+    [{name, launches, us}], longest first. Launches that overlap (they wait in place for the one before) count twice.
     """
     if engine.device.type != "cuda":
         return None

@@ -87,9 +87,9 @@ def pad_tokens(ids: Sequence[int], buckets: Sequence[int], pad_id: int) -> tuple
     """
     length = next((bucket for bucket in buckets if bucket >= len(ids)), buckets[-1])
     kept = list(ids)[:length]
-    tokens = torch.full((1, length), pad_id, dtype=torch.int64)
-    tokens[0, : len(kept)] = torch.tensor(kept, dtype=torch.int64)
-    return tokens, torch.arange(length)[None] < len(kept)
+    tokens = np.full((1, length), pad_id, np.int64)
+    tokens[0, : len(kept)] = kept
+    return torch.from_numpy(tokens), torch.from_numpy(np.arange(length)[None] < len(kept))
 
 
 def pad_last(x: NDArray, width: int) -> Tensor:

@@ -16,6 +16,8 @@ MOVED := $(shell grep -s '^command = ' $(VENV)/pyvenv.cfg | grep -qv ' $(abspath
 IN_VENV = PATH="$(abspath $(VENV))/bin:$$PATH" AMENT_PREFIX_PATH="$(abspath $(VENV)):$$AMENT_PREFIX_PATH" \
   LD_LIBRARY_PATH="$(abspath $(VENV))/lib:$$LD_LIBRARY_PATH"
 
+NEXT = next: make demo; or: . $(VENV)/bin/activate && phyai-ros demo
+
 .PHONY: moved help setup demo test soak lint clean distclean
 .DELETE_ON_ERROR:
 
@@ -23,6 +25,7 @@ help:
 	@echo "make setup | demo | test | soak | lint | clean (build products) | distclean (and the virtual environment)"
 
 setup: $(MESSAGES)
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "$(NEXT)")
 
 demo: setup
 	@$(IN_VENV) $(VENV)/bin/phyai-ros demo $(ARGS)

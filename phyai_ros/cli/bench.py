@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.host import host_facts
 from phyai_ros.cli.summary import write_json
 
@@ -67,9 +68,10 @@ def bench(
         report["process_ms"] = _compare_process(engine, recipe, runs)
     if against_float32:
         report["relative_l2_to_float32"] = _compare_float32(engine, recipe)
-    _show(report)
+    _show(report, console := make_console())
     if json_file is not None:
         write_json(json_file, report)
+        tell_written(console, json_file)
 
 
 def _random_load(size: str, cameras: int, prompt_tokens: int, dtype: str | None, fp8_prefix: bool) -> Load:
@@ -181,8 +183,7 @@ def _compare_float32(engine: Engine, recipe: EngineRecipe) -> float:
     return relative_error(engine, reference, request)
 
 
-def _show(report: dict[str, Any]) -> None:
-    console = Console()
+def _show(report: dict[str, Any], console: Console) -> None:
     console.print(make_table(report))
     console.print(" · ".join(f"{part} {seconds:.2f} s" for part, seconds in report["start_s"].items()))
     if "process_ms" in report:

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts
 from phyai_ros.cli.summary import write_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from phyai_ros.cli.tick_trial import TickFigures
 
 LOWEST_HZ, HIGHEST_HZ = 1.0, 1000.0
+LEGEND = "missed: ticks left out because a whole period was gone; p50, p99 and max are of the ticks that ran."
 
 
 def bench_tick(
@@ -38,10 +41,12 @@ def bench_tick(
 ) -> None:
     """Measure the tick error of the control loop while the policy infers in its thread."""
     rates_hz = parse_rates(rate)
-    results = run_trials(rates_hz, seconds, priority, checkpoint, console := Console())
+    results = run_trials(rates_hz, seconds, priority, checkpoint, console := make_console())
     console.print(make_table(results))
+    console.print(LEGEND, style="dim", highlight=False)
     if json_file is not None:
         write_json(json_file, report(results, seconds, priority))
+        tell_written(console, json_file)
     worst = max(results, key=lambda result: result.p99_ms)
     if max_p99_ms is not None and worst.p99_ms > max_p99_ms:
         raise CommandFailed(

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts, host_line
 from phyai_ros.cli.summary import make_table, summarise, write_json
 from phyai_ros.run_record import load_record, save_record
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from phyai_ros.cli.demo_run import DemoInterrupted, DemoOptions
     from phyai_ros.cli.demo_view import Scene
     from phyai_ros.cli.recording import Recorder
@@ -70,7 +72,7 @@ def demo(
     check_overrides(param or [])
     if record is not None and compare:
         raise ValueError("--record and --compare: give one of them; a bag holds one run.")
-    domain, console = enter_own_graph(plots / "logs"), Console()
+    domain, console = enter_own_graph(plots / "logs"), make_console()
     title = f"episodes: {episodes}, seed: {seed}, inference slowed by {inject_delay:g} s"
     summaries = []
     for current in list(Mode) if compare else [mode]:
@@ -83,9 +85,10 @@ def demo(
         if json_file is not None:
             target = json_file.with_stem(f"{json_file.stem}_{current.value}") if compare else json_file
             write_json(target, summaries[-1])
+            tell_written(console, target)
     console.print(make_table(summaries, title))
     for path in draw_plots(plots, summaries[-1]):
-        console.print(f"wrote {path}", markup=False, highlight=False)
+        tell_written(console, path)
     worst = min(summary["successes"] for summary in summaries)
     if worst < min_successes:
         raise CommandFailed(f"{worst} of {episodes} episodes succeeded, fewer than the {min_successes} asked for")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def doctor(
 
     policy_name = f"/{node.strip('/')}"
     checks = examine(params, policy_name, seconds, offline)
-    console = Console()
+    console = make_console()
     console.print(make_table(checks))
     counts = {level: sum(check.level is level for check in checks) for level in Level}
     console.print(f"{counts[Level.FAIL]} FAIL, {counts[Level.WARN]} WARN, {counts[Level.OK]} OK", highlight=False)
@@ -40,6 +40,7 @@ def doctor(
         from phyai_ros.cli.summary import write_json
 
         write_json(json_file, {"ok": worst(checks) < Level.FAIL, "checks": [to_dict(check) for check in checks]})
+        tell_written(console, json_file)
     if worst(checks) >= (Level.WARN if strict else Level.FAIL):
         raise CommandFailed("not ready; the table says what to mend")
 

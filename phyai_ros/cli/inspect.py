@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.summary import write_json
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def inspect(
     from phyai_adapters.detection import detect_adapter
 
     found = describe_checkpoint(checkpoint, adapter or detect_adapter(checkpoint))
-    console = Console()
+    console = make_console()
     for line in summary_lines(found):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(make_table("state", found.spec.state, found.state_range))
@@ -39,8 +39,10 @@ def inspect(
     if yaml_file is not None:
         yaml_file.parent.mkdir(parents=True, exist_ok=True)
         yaml_file.write_text(text)
+        tell_written(console, yaml_file)
     if json_file is not None:
         write_json(json_file, {"checkpoint": str(checkpoint), **make_report(found)})
+        tell_written(console, json_file)
 
 
 def summary_lines(found: Description) -> Iterator[str]:

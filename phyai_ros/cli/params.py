@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.parameter_docs import EXAMPLE_CAMERA, reference_markdown, yaml_template
 from phyai_ros.parameter_table import Parameter, parameter_table
 
@@ -32,9 +33,9 @@ def params(
     for path, make in wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(make())
-        Console(stderr=True).print(f"wrote {path}", markup=False, highlight=False)
+        tell_written(Console(stderr=True), path)
     if not wanted:
-        Console().print(_as_table(rows))
+        make_console().print(_as_table(rows))
 
 
 def _as_table(rows: list[Parameter]) -> Table:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts, host_line
 
@@ -29,15 +29,16 @@ def report(
     from phyai_ros.report.control_time import describe_run, explain_run, write_report
     from phyai_ros.report.runs import read_run
 
-    console, read = Console(), [read_run(path) for path in runs]
+    console, read = make_console(), [read_run(path) for path in runs]
     paths = write_report(read, out, f"Written on {host_line(host_facts())}. Sources: {', '.join(map(str, runs))}.")
     for run in read:
         console.print(f"{run.label}: {' '.join(explain_run(run))}", markup=False, highlight=False)
     for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False)
+        tell_written(console, path)
     figures = [describe_run(run) for run in read]
     if json_file is not None:
         write_json(json_file, {"runs": figures})
+        tell_written(console, json_file)
     off = [figure["run"] for figure in figures if not figure["on_curve"]]
     if require_on_curve and off:
         raise CommandFailed(f"off the curve: {', '.join(off)}; {out / 'report.html'} shows by how much")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts, host_line, usable_cores
 from phyai_ros.cli.summary import write_json
@@ -49,7 +50,7 @@ def rtc_bench(
         groups["jitter"] = jitter_plans(names, denoise_steps)
     if sweep:
         groups["sweep"] = sweep_plans()
-    console = Console()
+    console = make_console()
     started_s = time.monotonic()
     cells = run_groups(groups, episodes, seed, workers or usable_cores(), console)
     report = {**figures_of(cells), "episodes": episodes, "seed": seed, **host_facts()}
@@ -57,11 +58,12 @@ def rtc_bench(
     show(report, console)
     if json_file is not None:
         write_json(json_file, report)
+        tell_written(console, json_file)
     if plots is not None:
         from phyai_ros.rtc_plots import draw_all
 
         for path in draw_all(cells, report, f"{host_line(report)}, {episodes} episodes per cell", plots):
-            console.print(f"wrote {path}", markup=False, highlight=False)
+            tell_written(console, path)
 
 
 def split_names(text: str) -> list[str]:

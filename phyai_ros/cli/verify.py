@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts
 from phyai_ros.cli.summary import write_json
@@ -36,11 +36,13 @@ def verify(
     from phyai_core.verification import first_departure
 
     checks, allowed = run_checks(checkpoint, io, adapter, device, tolerance)
-    Console().print(make_table(checks, allowed))
+    console = make_console()
+    console.print(make_table(checks, allowed))
     wrong = first_departure(checks)
     if json_file is not None:
         facts = {**host_facts(), "checkpoint": str(checkpoint), "io": str(io), "device": device, "tolerance": allowed}
         write_json(json_file, {**facts, **make_report(checks)})
+        tell_written(console, json_file)
     if wrong is not None:
         detail = wrong.text or f"max abs {wrong.max_abs:.2e}, relative L2 {wrong.relative:.2e}, allowed is {allowed}"
         raise CommandFailed(f"{wrong.name} is the first stage that departs: {detail}")

@@ -76,7 +76,8 @@ def test_the_parameter_file_fits_the_policy(kind, tmp_path, capfd):
     folder = SHIPPED_CHECKPOINT if kind == "flow_tiny" else GOLDEN / kind
     file = tmp_path / "sub" / "policy.yaml"
     assert run(["inspect", str(folder), "--yaml", str(file)], TABLE) == 0
-    assert f"adapter: {kind}" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert f"adapter: {kind}" in out and f"wrote {file}" in out
     values = yaml.safe_load(file.read_text())["/**"]["ros__parameters"]
     keys = values["cameras"].pop("keys")
     values["cameras"] = {"keys": keys, "by_key": values["cameras"]}

@@ -68,6 +68,12 @@ def test_a_failed_step_shows_its_end_and_names_the_log(tools, tmp_path, monkeypa
     assert "50" in (tmp_path / progress.LOG).read_text()
 
 
+@pytest.mark.parametrize(("goal", "said"), [("setup", True), ("demo", False)])
+def test_a_set_up_says_what_comes_next(goal, said):
+    shown = subprocess.check_output(["make", "--dry-run", goal], cwd=ROOT, text=True)
+    assert ("next: make demo" in shown) is said
+
+
 def find_python(path, **variables) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "ROS_DISTRO": "", **variables}
     return subprocess.run([ROOT / "tools" / "find_python.sh"], env=environment, capture_output=True, text=True)

@@ -134,6 +134,7 @@ def test_commands_without_a_graph_run_without_ros(tmp_path):
     (rate,) = report["rates"]
     assert rate["ticks"] + rate["missed_ticks"] >= 40 and rate["chunks"] >= 1
     assert 0 <= rate["p50_ms"] <= rate["p99_ms"] <= rate["max_ms"]
+    assert "missed: ticks left out because" in done.stdout and f"wrote {file}" in done.stdout
 
 
 def test_the_demo_without_ros_says_what_to_do():

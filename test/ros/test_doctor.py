@@ -132,12 +132,15 @@ def test_a_stopped_node_is_told_in_its_own_words(ros_environment):
     assert found.level is Level.FAIL and "camera/front/image_raw" in found.text
 
 
-def test_the_command_prints_writes_and_exits(tmp_path, capfd, ros_environment):
+def test_the_command_prints_writes_and_exits(tmp_path, capfd, ros_environment, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     good, bad = write(tmp_path / "good.yaml", DEMO), write(tmp_path / "bad.yaml", {**DEMO, "rtc.mode": "magic"})
     assert run_cli(["doctor", "--params", str(good), "--offline"]) == 0
     assert run_cli(["doctor", "--params", str(bad), "--offline", "--json", str(tmp_path / "d.json")]) == 1
     told = capfd.readouterr()
     assert "rtc.mode" in told.out and "1 FAIL" in told.out and "not ready" in told.err
+    problem = next(line for line in told.out.splitlines() if line.startswith("FAIL"))
+    assert "rtc.mode" in problem and "sync or instant" in problem, "a row is one line where nobody sets the width"
     report = json.loads((tmp_path / "d.json").read_text())
     assert not report["ok"] and {check["level"] for check in report["checks"]} >= {"FAIL", "OK"}
     assert run_cli(["doctor", "--seconds", "0.2"]) == 0

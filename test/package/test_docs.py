@@ -98,6 +98,13 @@ def flatten(tree: dict, prefix: str = ""):
         yield from flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
 
 
+def test_the_index_names_every_page_once():
+    index = ROOT / "docs" / "README.md"
+    linked = re.findall(r"\]\(([^)]+)\)", index.read_text())
+    pages = [page.relative_to(index.parent).as_posix() for page in index.parent.rglob("*.md") if page != index]
+    assert sorted(linked) == sorted(pages)
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(((?!https?:)[^)#]+)", page.read_text()):

@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from phyai_kernels.op import Op, chained, gdc_launch_dependents, gdc_wait, jit, tl, triton
+from phyai_kernels.flashinfer_attention import attend_flashinfer, refuse_flashinfer
+from phyai_kernels.op import Candidate, Op, chained, gdc_launch_dependents, gdc_wait, jit, tl, triton
 from phyai_kernels.skinny import ROW_TILE
 
 KEY_TILE = 64  # keys of a split
@@ -174,4 +175,23 @@ def expert_attention_triton(
     )
 
 
-EXPERT_ATTENTION = Op("expert_attention", expert_attention_reference, expert_attention_triton)
+def _flashinfer(backend: str) -> Candidate:
+    def run(queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor) -> None:
+        robots = (len(prefix_length), -1)
+        rows = queries.unflatten(0, robots)
+        attend_flashinfer(backend, rows, keys, values, prefix_length, out.unflatten(0, robots), more=rows.shape[1])
+
+    def refuse(
+        device: torch.device, queries: Tensor, keys: Tensor, *_: Tensor, lead: int = 0, **__: object
+    ) -> str | None:
+        return "takes no leading rows" if lead else refuse_flashinfer(backend, device, queries, keys)
+
+    return Candidate(f"flashinfer {backend}", run, refuse)
+
+
+EXPERT_ATTENTION = Op(
+    "expert_attention",
+    expert_attention_reference,
+    expert_attention_triton,
+    others=(_flashinfer("fa2"), _flashinfer("fa3")),  # measured, but no launch of the expert loop: see docs/kernels.md
+)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from phyai_kernels.expert_attention import LOG2_E, expert_attention_reference
+from phyai_kernels.flashinfer_attention import attend_flashinfer, refuse_flashinfer
 from phyai_kernels.op import Candidate, Op, jit, tl, triton
 from phyai_kernels.prefix_attention_hopper import prefix_attention_hopper, refuse_attention
 
@@ -103,8 +104,22 @@ def prefix_attention_sdpa(queries: Tensor, keys: Tensor, values: Tensor, prefix_
     out.copy_(result.view(batch, tokens, width))
 
 
+def _flashinfer(backend: str) -> Candidate:
+    def run(queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor) -> None:
+        attend_flashinfer(backend, queries, keys, values, prefix_length, out)
+
+    def refuse(device: torch.device, queries: Tensor, keys: Tensor, *_: Tensor) -> str | None:
+        return refuse_flashinfer(backend, device, queries, keys)
+
+    return Candidate(f"flashinfer {backend}", run, refuse)
+
+
 SDPA = Candidate("sdpa", prefix_attention_sdpa, lambda device, *_: None)
 HOPPER = Candidate("hopper", prefix_attention_hopper, refuse_attention)
 PREFIX_ATTENTION = Op(
-    "prefix_attention", prefix_attention_reference, prefix_attention_triton, first=(HOPPER,), others=(SDPA,)
+    "prefix_attention",
+    prefix_attention_reference,
+    prefix_attention_triton,
+    first=(HOPPER,),
+    others=(SDPA, _flashinfer("fa2"), _flashinfer("fa3")),
 )

@@ -1,6 +1,6 @@
 """Sections of tools/gpu_bench_kernels.py: name -> function that checks, times and returns figures."""
 
-from gpu_bench import expert, prefix, roofs, rows
+from gpu_bench import attention, expert, prefix, roofs, rows
 
 SECTIONS = {
     "roofs": roofs.measure,
@@ -9,7 +9,7 @@ SECTIONS = {
     "expert_plans": expert.search_plans,
     "batches": expert.measure_batches,
     "products": prefix.measure_products,
-    "attention": prefix.measure_attention,
+    "attention": attention.measure,
     "prefix": prefix.measure_pass,
     "vision": prefix.measure_vision,
 }

@@ -10,7 +10,6 @@ from gpu_bench.timing import replay_times
 from phyai_kernels.dense import CUBLAS, DENSE, Scales
 from phyai_kernels.dense_hopper import dense_hopper
 from phyai_kernels.dispatch import Dispatcher
-from phyai_kernels.prefix_attention import PREFIX_ATTENTION
 from phyai_kernels.prefix_pass import PrefixPass, pack_layer
 from phyai_kernels.quantize_rows import FP8, quantize_rows_reference, quantize_weight
 from phyai_kernels.vision_pass import Affine, VisionBlock, VisionPass
@@ -151,27 +150,6 @@ def time_without(work) -> dict[str, float]:
         costs[kind] = round((whole - replay_times(work.run, runs=30)["p50"]) / 1e3, 3)
     work._launches = launches
     return costs
-
-
-def measure_attention() -> dict[str, object]:
-    """Candidates of the prefix attention: error, us, TFLOP/s."""
-    queries, keys, values = normal(1, TOKENS, HEADS * HEAD_DIM), *normal(2, 1, 1024, HEAD_DIM)
-    length = torch.tensor([TOKENS], dtype=torch.int32, device=CUDA)
-    out, expected = torch.empty_like(queries), torch.empty_like(queries)
-    PREFIX_ATTENTION.reference(queries, keys, values, length, expected)
-    report = {}
-    for candidate in PREFIX_ATTENTION.candidates[:-1]:
-        candidate.run(queries, keys, values, length, out)
-        us = (
-            replay_times(lambda c=candidate: [c.run(queries, keys, values, length, out) for _ in range(10)])["p50"] / 10
-        )
-        flops = 4 * TOKENS**2 * HEADS * HEAD_DIM
-        report[candidate.name] = {
-            "error": relative_error(out, expected),
-            "us": round(us, 1),
-            "tflop_s": round(flops / us / 1e6),
-        }
-    return report
 
 
 def measure_vision() -> dict[str, object]:

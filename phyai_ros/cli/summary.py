@@ -113,7 +113,7 @@ _ROWS = (
     ("tick error, p50 / p99 / max", _spread("tick_error_ms", "ms", "p50", "p99", "max")),
     ("inference, p50 / p99", _spread("l_inference_ms", "ms", "p50", "p99")),
     ("camera to robot, p50 / p99", _spread("l_critical_ms", "ms", "p50", "p99")),
-    ("left out there: lag not known", _single("chunks_without_lag", "chunks")),
+    ("  chunks left out, lag not known", lambda s: f"{_number(s['chunks_without_lag'])} of {_number(s['chunks'])}"),
     ("X  executed window / inference", _single("x")),
     ("Y  executed window / control time", _single("y")),
     ("bound by", lambda summary: summary["bound"] or "unknown"),

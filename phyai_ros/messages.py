@@ -69,7 +69,7 @@ def to_trace_message(ticks: Sequence[TracedTick], now_ns: int) -> TickTrace:
         sub_ticks=array("I", [tick.sub_ticks for tick in ticks]),
         reasons=[tick.reason for tick in ticks],
         launches=array("Q", [tick.launches for tick in ticks]),
-        newer_than=[to_time(tick.newer_than_ns) for tick in ticks],
+        newer_than=[to_time(max(0, tick.newer_than_ns)) for tick in ticks],
         input_names=topics,
         input_stamps=[to_time(tick.newest_ns.get(topic, 0)) for tick in ticks for topic in topics],
     )

@@ -87,7 +87,7 @@ class Pipeline(PipelineCommands):
     def tick(self, k: int, missed: int, stamp_ns: int, lateness_s: float) -> None:
         """`stamp_ns` is the deadline of tick k in ROS time, `lateness_s` how much later it runs."""
         self._timekeeper.note_tick(lateness_s)
-        now_ns = self._ros_now_ns()
+        now_ns, newer_than_ns = self._ros_now_ns(), self._inputs.newer_than_ns
         standing = self._hand_over() or self.supervision.fault(now_ns)
         silent = self.supervision.is_silent(standing)
         if silent:
@@ -108,14 +108,14 @@ class Pipeline(PipelineCommands):
         self._drive(command, stamp_ns, lateness_s)
         self._timekeeper.note_motion(command, stamp_ns, sample.obs)
         self.record = TickRecord(command, sample, self._output_rests, silent)
-        self.trace.note(self._describe(k, stamp_ns, now_ns))
+        self.trace.note(self._describe(stamp_ns, now_ns, newer_than_ns))
         if self._closing and self._output_rests:
             self.rested.set()
 
-    def _describe(self, k: int, stamp_ns: int, now_ns: int) -> TracedTick:
-        reason, newer_than_ns = self.record.command.reason.value, max(0, self._inputs.newer_than_ns)
-        newest_ns = self.record.sample.newest_ns
-        return TracedTick(k, stamp_ns, now_ns - stamp_ns, reason, self._executor.launches, newer_than_ns, newest_ns)
+    def _describe(self, stamp_ns: int, now_ns: int, newer_than_ns: int) -> TracedTick:
+        command, newest_ns = self.record.command, self.record.sample.newest_ns
+        late_ns, launches = now_ns - stamp_ns, self._executor.launches
+        return TracedTick(command.tick, stamp_ns, late_ns, command.reason.value, launches, newer_than_ns, newest_ns)
 
     def _reference_at(self, k: int) -> FloatArray | None:
         return self._output.reference_at(k).position.astype(np.float32) if self._seeded else None

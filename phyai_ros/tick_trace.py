@@ -13,7 +13,8 @@ KEPT = 4096  # ticks; only where nobody takes them for minutes are any lost
 class TracedTick:
     """One tick that ran. Times are ROS time in nanoseconds; `late_ns`: when it looked at its inputs minus its deadline.
 
-    `launches` counts inferences up to this tick. `newer_than_ns` and `newest_ns` {topic: stamp}: see Mailbox.
+    `launches` counts inferences up to this tick. `newer_than_ns` (as the tick began) and `newest_ns` {topic: stamp} are
+    those of Mailbox.
     """
 
     tick: int
@@ -24,6 +25,10 @@ class TracedTick:
     newer_than_ns: int = 0
     newest_ns: Mapping[str, int] = field(default_factory=dict)
     sub_ticks: int = 0  # publications between this tick and the next one
+
+    @property
+    def ran_ns(self) -> int:
+        return self.deadline_ns + self.late_ns
 
 
 class TickTrace:

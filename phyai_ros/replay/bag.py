@@ -79,6 +79,10 @@ class Bag:
         """From the first message to the last one."""
         return (self.end_ns - self.start_ns) * 1e-9
 
+    def holds(self, topic: str) -> bool:
+        """Whether there is a message on this topic."""
+        return topic in self.topics and self.topics[topic].count > 0
+
     def since_start_s(self, log_ns: int) -> float:
         """Bag time: seconds since the first message."""
         return (log_ns - self.start_ns) * 1e-9

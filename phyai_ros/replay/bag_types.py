@@ -55,4 +55,9 @@ class TypeBook:
 def stamp_of(msg: Any) -> int:
     """The header stamp in nanoseconds; 0 where there is no header, or no stamp in it."""
     header = getattr(msg, "header", None)
-    return 0 if header is None else header.stamp.sec * NS_PER_S + header.stamp.nanosec
+    return 0 if header is None else to_ns(header.stamp)
+
+
+def to_ns(time: Any) -> int:
+    """A builtin_interfaces/Time in nanoseconds."""
+    return int(time.sec) * NS_PER_S + int(time.nanosec)

@@ -10,6 +10,9 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.types import ActionChunk, Fault, InferenceRequest
 from phyai_ros.replay.bag_types import NS_PER_S
 from phyai_ros.replay.latency import Latency
+from phyai_ros.tick_trace import TracedTick
+
+ALL = 1 << 30  # sub-ticks: as many as the output wants
 
 
 class LogicalClock:
@@ -25,18 +28,16 @@ class LogicalClock:
 class UniformTicks:
     """Tick k is due at `start_ns` + k periods, as on a control loop that is never late."""
 
-    first = 0
-
     def __init__(self, start_ns: int, period_ns: int) -> None:
         self.period_ns = period_ns
         self._start_ns = start_ns
 
-    def due_ns(self, tick: int) -> int:
-        return self._start_ns + tick * self.period_ns
+    def first(self) -> TracedTick:
+        return TracedTick(0, self._start_ns, sub_ticks=ALL)
 
-    def missed_before(self, tick: int) -> int:
-        """How many ticks were lost before this one."""
-        return 0
+    def after(self, tick: TracedTick) -> TracedTick:
+        """The tick that follows; numbers in between are those that were missed."""
+        return TracedTick(tick.tick + 1, tick.deadline_ns + self.period_ns, sub_ticks=ALL)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ here reads a wall clock but the figures of `Inference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
-from phyai_core.types import Action, Command
+from phyai_core.types import Action, Command, Reason
 from phyai_ros.assembly import LoadedPolicy, build_executor, build_motion, make_output
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.mailbox import Mailbox
@@ -21,10 +21,12 @@ from phyai_ros.pipeline import Pipeline
 from phyai_ros.replay.action_log import ActionLog, ChunkLine, TickLine
 from phyai_ros.replay.bag import BagMessage
 from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference, UniformTicks
+from phyai_ros.replay.follower import Follower
 from phyai_ros.replay.latency import Latency
 from phyai_ros.replay.topics import InputTopics
 from phyai_ros.settings import Settings, Tracking
 from phyai_ros.supervision import Rules
+from phyai_ros.tick_trace import TracedTick
 
 REST_LIMIT_S = 5.0  # after the last message, so long at most until the robot rests
 
@@ -35,8 +37,8 @@ class Driver:
     """One replay of one policy. Give it messages in order with `run`; the results are `log` and `inferences`.
 
     `latency` is logical, as is `first_latency_s`, which makes the first delay forecast. `on_message(stamp_ns, topic,
-    message)` hears what the output sends. `enabled`: there is no ~/enable in the bag, so it counts as given. `ticks`
-    says when ticks are due; from the start of the bag on where it is left out.
+    message)` hears what the output sends. `unheard`: the reasons of switches (DISABLED, ESTOP) that are not in the bag;
+    ~/enable counts as given then. `ticks` are those of the live run; left out: from the start of the bag on.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Driver:
         latency: Latency,
         first_latency_s: float,
         on_message: OnMessage = lambda stamp_ns, topic, message: None,
-        enabled: bool = False,
+        unheard: Collection[Reason] = (),
         ticks: UniformTicks | None = None,
     ) -> None:
         settings = _fit_for_replay(policy.settings, follows=ticks is not None)
@@ -71,14 +73,15 @@ class Driver:
             on_chunk=self._note_chunk,
             steady_now_ns=self.clock.now_ns,
             motion=motion,
-            rules=_make_rules(settings, enabled),
+            rules=_make_rules(settings, enabled=Reason.DISABLED in unheard),
         )
         self._receivers = self._connect(inputs)
         self.on_command: Callable[[Command, int], None] = lambda command, stamp_ns: None
         self.on_chunk: Callable[[Command, ChunkTiming, int], None] = lambda command, timing, stamp_ns: None
         self._ran: Command | None = None  # the command whose row the output took in this tick
         self.ticks = ticks or UniformTicks(start_ns, round(spec.dt_s * NS_PER_S))
-        self._tick, self._sub = self.ticks.first, 0
+        self._tick, self._before, self._sub = self.ticks.first(), -1, 0
+        self._follower = Follower(self.pipeline, self.mailbox, self.clock, unheard)
         self.pipeline.begin()
 
     def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:
@@ -130,23 +133,29 @@ class Driver:
         return self._next_tick_ns() if result_ns is None else min(result_ns, self._next_tick_ns())
 
     def _next_tick_ns(self) -> int:
-        return self.ticks.due_ns(self._tick) + self._sub * self.ticks.period_ns // self._output.sub_ticks
+        """When the next tick, or publication between two ticks, runs."""
+        return self._sub_stamp_ns() if self._sub else self._tick.ran_ns
+
+    def _sub_stamp_ns(self) -> int:
+        return self._tick.deadline_ns + self._sub * self.ticks.period_ns // self._output.sub_ticks
 
     def _run_tick(self) -> None:
-        stamp_ns = self._next_tick_ns()
         if self._sub == 0:
-            self._ran = None
-            missed = self.ticks.missed_before(self._tick)
-            self._tick += missed
-            stamp_ns = self.clock.ns = self._next_tick_ns()
-            self.pipeline.tick(self._tick, missed, stamp_ns, 0.0)
-            self._inference.launch()
-            self._note_tick(stamp_ns)
+            self._tick_pipeline(self._tick)
         else:
-            self.pipeline.sub_tick(self._sub / self._output.sub_ticks, stamp_ns)
+            self.pipeline.sub_tick(self._sub / self._output.sub_ticks, self._sub_stamp_ns())
         self._sub += 1
-        if self._sub == self._output.sub_ticks:
-            self._tick, self._sub = self._tick + 1, 0
+        if self._sub > min(self._tick.sub_ticks, self._output.sub_ticks - 1):
+            self._tick, self._sub = self.ticks.after(self._tick), 0
+
+    def _tick_pipeline(self, tick: TracedTick) -> None:
+        self._ran = None
+        self._follower.prepare(tick)
+        missed = max(0, tick.tick - self._before - 1) if self._before >= 0 else 0
+        self._before = tick.tick
+        self.pipeline.tick(tick.tick, missed, tick.deadline_ns, tick.late_ns / NS_PER_S)
+        self._inference.launch()
+        self._note_tick(tick.deadline_ns)
 
     def _note_command(self, command: Command, stamp_ns: int) -> None:
         self._ran = command

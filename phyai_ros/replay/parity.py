@@ -16,6 +16,7 @@ class Parity:
     """Ticks with a command in both, in the recording only, in the replay only; `equal` of those in both are the same.
 
     `largest` is the largest difference of a joint, `first_s` the bag time of the first tick that differs (NaN: none).
+    `traced`: ~/ticks was recorded; without it, ticks that the live node missed can only be guessed.
     """
 
     both: int
@@ -24,6 +25,7 @@ class Parity:
     equal: int
     largest: float
     first_s: float
+    traced: bool
 
     @property
     def exact(self) -> bool:
@@ -34,18 +36,19 @@ class Parity:
             return f"all {self.both} recorded commands come out the same, bit by bit"
         missing = f", {self.only_recorded} are missing and {self.only_replayed} are new"
         begin = f" from {self.first_s:.3f} s on" if not math.isnan(self.first_s) else ""
-        return f"{self.equal} of {self.both} recorded commands come out the same{begin}{missing}"
+        guessed = "" if self.traced else "; record ~/ticks too: it tells which ticks the node missed and what it saw"
+        return f"{self.equal} of {self.both} recorded commands come out the same{begin}{missing}{guessed}"
 
 
 def check_parity(log: ActionLog, run: RecordedRun) -> Parity:
-    """Tick by tick, joints by name."""
+    """By the stamps of the ticks, joints by name, up to the last tick that is known to have run."""
     order = [run.names.index(name) for name in log.names]
-    recorded = dict(zip(run.command_ticks.tolist(), run.command_rows[:, order].astype(np.float32), strict=True))
-    replayed = {line.tick: line for line in log.ticks if line.row is not None}
+    recorded = dict(zip(run.command_ns.tolist(), run.command_rows[:, order].astype(np.float32), strict=True))
+    replayed = {line.stamp_ns: line for line in log.ticks if line.row is not None and line.stamp_ns <= run.end_ns}
     both = sorted(recorded.keys() & replayed.keys())
-    differences = np.array([float(np.abs(recorded[tick] - replayed[tick].row).max()) for tick in both])
-    wrong = [tick for tick, difference in zip(both, differences, strict=True) if difference > 0]
-    only = [tick for tick in replayed if tick not in recorded]
+    differences = np.array([float(np.abs(recorded[at_ns] - replayed[at_ns].row).max()) for at_ns in both])
+    wrong = [at_ns for at_ns, difference in zip(both, differences, strict=True) if difference > 0]
+    only = [at_ns for at_ns in replayed if at_ns not in recorded]
     first = min([*wrong, *only], default=None)
     return Parity(
         len(both),
@@ -53,5 +56,6 @@ def check_parity(log: ActionLog, run: RecordedRun) -> Parity:
         len(only),
         int((differences == 0).sum()),
         float(differences.max(initial=0.0)),
-        math.nan if first is None else log.since_start_s(replayed[first].stamp_ns),
+        math.nan if first is None else log.since_start_s(first),
+        bool(run.trace),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phyai_core.execution import Counters
+from phyai_core.types import Reason
 from phyai_ros.assembly import LoadedPolicy
 from phyai_ros.joints import JointMap
 from phyai_ros.motion_guard import LimitReport
@@ -18,14 +19,8 @@ from phyai_ros.replay.driver import Driver, OnMessage
 from phyai_ros.replay.parity import Parity, check_parity
 from phyai_ros.replay.quality import QualityCheck, QualityReport
 from phyai_ros.replay.recorded_order import RecordedOrder
-from phyai_ros.replay.recorded_run import (
-    COMMAND,
-    RecordedRun,
-    RecordedTicks,
-    has_recorded_run,
-    read_recorded_run,
-    recorded_latency,
-)
+from phyai_ros.replay.recorded_run import COMMAND, RecordedRun, has_recorded_run, read_recorded_run
+from phyai_ros.replay.recorded_ticks import RecordedTicks, recorded_latency
 from phyai_ros.replay.reference import ReferenceReader, ReferenceTopic, Track, check_reference, find_reference
 from phyai_ros.replay.scenario import Scenario
 from phyai_ros.replay.topics import InputTopics, NodeName, check_inputs, find_inputs
@@ -123,8 +118,9 @@ class Replay:
         )
 
     def _make_driver(self, scenario: Scenario, recorded: RecordedRun | None, on_message: OnMessage) -> Driver:
-        enable = self.bag.topics.get(self.inputs.enable)
-        common: dict[str, Any] = {"on_message": on_message, "enabled": enable is None or not enable.count}
+        switches = {Reason.DISABLED: self.inputs.enable, Reason.ESTOP: self.inputs.estop}
+        unheard = [reason for reason, topic in switches.items() if not self.bag.holds(topic)]
+        common: dict[str, Any] = {"on_message": on_message, "unheard": unheard}
         if recorded is not None:
             ticks = RecordedTicks(recorded, self.bag.start_ns)
             latency, first_s = recorded_latency(recorded, ticks), recorded.first_latency_s

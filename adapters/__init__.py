@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ADAPTERS = {
     "act": "phyai_adapters.act:Act",
+    "cosmos3": "phyai_adapters.cosmos3:Cosmos3",
     "diffusion": "phyai_adapters.diffusion:Diffusion",
     "flow_tiny": "phyai_adapters.flow_tiny:FlowTiny",
     "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",

@@ -3,74 +3,27 @@
     text    causal, once per prompt: keys and values of every layer
     video + actions   [patches of all latent frames | action rows]; every token sees the text and all of these
 
-Clean frames and rows (the conditioning) carry no time embedding. Text counts positions on; frames and rows are placed
-in time by their rate, far behind the text. Names of members are those of the files. B batch, L text tokens, T tokens,
-D width, F latent frames, A action dims of the model.
+Clean frames and rows (the conditioning) carry no time embedding. Names of members are those of the files. B batch,
+L text tokens, N layers, T tokens of video and actions, D width, M heads of keys, K elements of a head, F latent frames,
+A action dims of the model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention, silu
 
+from phyai_adapters._cosmos3_scene import CosmosSizes, Scene, place_tokens
 from phyai_adapters._qwen3_text import GatedFeedForward, interleaved_rotary
 from phyai_core.layers.gemma import KeysValues
 from phyai_core.layers.norm import ScaledRMSNorm
 from phyai_core.layers.rotary import Rotary, rotate
 
 TIME_FEATURES = 256
-
-
-@dataclass(frozen=True)
-class CosmosSizes:
-    """Sizes of the transformer."""
-
-    width: int
-    depth: int
-    mlp_width: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab: int
-    eps: float
-    theta: float
-    sections: tuple[int, int, int]
-    channels: int  # of the video latents
-    patch: int
-    action_dim: int
-    domains: int
-    time_scale: float
-    base_fps: float
-    margin: int  # between the last text position and the first frame
-
-
-def read_sizes(config: Mapping[str, Any]) -> CosmosSizes:
-    """Of a transformer's config.json."""
-    return CosmosSizes(
-        width=config["hidden_size"],
-        depth=config["num_hidden_layers"],
-        mlp_width=config["intermediate_size"],
-        num_heads=config["num_attention_heads"],
-        num_kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
-        vocab=config["vocab_size"],
-        eps=config["rms_norm_eps"],
-        theta=config["rope_theta"],
-        sections=tuple(config["rope_axes_dim"]),
-        channels=config["latent_channel"],
-        patch=config["latent_patch_size"],
-        action_dim=config["action_dim"],
-        domains=config["num_embodiment_domains"],
-        time_scale=config["timestep_scale"],
-        base_fps=config["base_fps"],
-        margin=config["unified_3d_mrope_temporal_modality_margin"],
-    )
 
 
 class Attention(nn.Module):
@@ -94,20 +47,26 @@ class Attention(nn.Module):
         q = rotate(self.norm_q(self.to_q(x).unflatten(-1, self.heads)), rotary)
         k = rotate(self.norm_k(self.to_k(x).unflatten(-1, self.heads)), rotary)
         kept = KeysValues(k, self.to_v(x).unflatten(-1, self.heads))
-        return self.to_out(_attend(q, kept, causal=True)), kept
+        return self.to_out(_attend(q, kept)), kept
 
-    def denoise(self, x: Tensor, rotary: Rotary, text: KeysValues) -> Tensor:
+    def denoise(self, x: Tensor, rotary: Rotary, text: KeysValues, seen: Tensor) -> Tensor:
         """Video and actions x [B, T, D], text keys and values [B, L, M, K] -> [B, T, D]."""
         q = rotate(self.norm_added_q(self.add_q_proj(x).unflatten(-1, self.heads)), rotary)
         k = rotate(self.norm_added_k(self.add_k_proj(x).unflatten(-1, self.heads)), rotary)
         v = self.add_v_proj(x).unflatten(-1, self.heads)
-        seen = KeysValues(torch.cat((text.k, k), dim=1), torch.cat((text.v, v), dim=1))
-        return self.to_add_out(_attend(q, seen, causal=False))
+        both = KeysValues(torch.cat((text.k, k), dim=1), torch.cat((text.v, v), dim=1))
+        return self.to_add_out(_attend(q, both, seen))
 
 
-def _attend(q: Tensor, seen: KeysValues, causal: bool) -> Tensor:
-    q, k, v = (part.transpose(1, 2) for part in (q, *seen))
-    return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2).flatten(2)
+def _attend(q: Tensor, kept: KeysValues, seen: Tensor | None = None) -> Tensor:
+    """Of queries [B, T, n M, K]. `seen` bool [B, 1, 1, S]: keys that count; None: causal.
+
+    Keys are repeated for the heads that share them: the kernels that take a mask know no shared ones.
+    """
+    shared = q.shape[2] // kept.k.shape[2]
+    k, v = (part.repeat_interleave(shared, dim=2).transpose(1, 2) for part in kept)
+    out = scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=seen, is_causal=seen is None)
+    return out.transpose(1, 2).flatten(2)
 
 
 class Layer(nn.Module):
@@ -127,8 +86,8 @@ class Layer(nn.Module):
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), kept
 
-    def denoise(self, x: Tensor, rotary: Rotary, text: KeysValues) -> Tensor:
-        x = x + self.self_attn.denoise(self.input_layernorm_moe_gen(x), rotary, text)
+    def denoise(self, x: Tensor, rotary: Rotary, text: KeysValues, seen: Tensor) -> Tensor:
+        x = x + self.self_attn.denoise(self.input_layernorm_moe_gen(x), rotary, text, seen)
         return x + self.mlp_moe_gen(self.post_attention_layernorm_moe_gen(x))
 
 
@@ -145,17 +104,12 @@ class DomainLinear(nn.Module):
         return x @ self.fc.weight[domain].unflatten(0, (self.inputs, -1)) + self.bias.weight[domain]
 
 
-@dataclass(frozen=True)
-class Scene:
-    """What stays the same over all steps of one sample: sizes, rates, and which part is given."""
+class Context(NamedTuple):
+    """What all steps of one sample read: a text, and where video and actions stand behind it."""
 
-    grid: tuple[int, int, int]  # latent frames, and patches down and across
-    rows: int  # of actions
-    domain: int
-    fps: float
-    first_row: int  # control steps from the first frame to the first row
-    clean_frames: int
-    clean_rows: int
+    text: Tensor  # [B, N, 2, L, M, K] keys and values of every layer
+    seen: Tensor  # bool [B, 1, 1, L + T], False for padding of the text
+    rotary: Rotary
 
 
 class CosmosTransformer(nn.Module):
@@ -180,26 +134,20 @@ class CosmosTransformer(nn.Module):
         """positions [B, 3, T], fractions allowed."""
         return interleaved_rotary(positions, self.sizes.head_dim, self.sizes.theta, self.sizes.sections)
 
-    def read(self, tokens: Tensor) -> tuple[KeysValues, ...]:
-        """Text [B, L] -> keys and values of every layer; once per prompt."""
+    def read(self, tokens: Tensor) -> Tensor:
+        """Text [B, L], padded behind its end -> keys and values of every layer [B, N, 2, L, M, K]; once per prompt."""
         x, kept = self.embed_tokens(tokens), []
         rotary = self.rotary(torch.arange(tokens.shape[1], device=tokens.device).expand(len(tokens), 3, -1))
         for layer in self.layers:
             x, own = layer.read(x, rotary)
-            kept.append(own)
-        return tuple(kept)
+            kept.append(torch.stack(own, dim=1))
+        return torch.stack(kept, dim=1)
 
-    def positions(self, scene: Scene, text_tokens: int, device: torch.device) -> Tensor:
-        """[3, T] float32 of video and action tokens behind a text of so many tokens."""
-        sizes, (frames, down, across) = self.sizes, scene.grid
-        rate = sizes.base_fps / scene.fps
-        start = torch.tensor(float(text_tokens + sizes.margin), device=device)
-        cell = torch.arange(frames * down * across, device=device)
-        video = torch.stack(
-            (start + cell // (down * across) * rate, (cell // across % down).float(), (cell % across).float())
-        )
-        row = start + (torch.arange(scene.rows, device=device) + scene.first_row) * (rate / 4)
-        return torch.cat((video, torch.stack((row, torch.zeros_like(row), torch.zeros_like(row)))), dim=1)
+    def place(self, text: Tensor, mask: Tensor, scene: Scene) -> Context:
+        """Keys and values of a text and its mask bool [B, L] -> what every step reads."""
+        positions = place_tokens(self.sizes, scene, mask.sum(1))
+        seen = torch.cat((mask, mask.new_ones(len(mask), positions.shape[2])), dim=1)
+        return Context(text, seen[:, None, None], self.rotary(positions))
 
     def embed_time(self, time: int, device: torch.device) -> Tensor:
         """[D]."""
@@ -210,19 +158,24 @@ class CosmosTransformer(nn.Module):
         return self.time_embedder["linear_2"](silu(self.time_embedder["linear_1"](features)))
 
     def forward(
-        self, video: Tensor, actions: Tensor, time: int, text: tuple[KeysValues, ...], scene: Scene, rotary: Rotary
+        self, video: Tensor, actions: Tensor, time: int, context: Context, scene: Scene
     ) -> tuple[Tensor, Tensor]:
-        """video [B, C, F, h, w] and actions [B, R, A] at `time` -> their velocities, 0 where they are clean."""
-        patches = self.cut(video)
-        rows = self.action_proj_in(actions, scene.domain) + self.action_modality_embed
-        x, noisy = torch.cat((self.proj_in(patches), rows), dim=1), self.noisy(scene, video.device)
-        x = x + self.embed_time(time, video.device) * noisy[:, None]
-        for layer, kept in zip(self.layers, text, strict=True):
-            x = layer.denoise(x, rotary, kept)
+        """video [B, C, F, h, w] and actions [B, R, A] at `time` -> their velocities, 0 where they are clean.
+
+        Both float32, whatever the type of the weights.
+        """
+        dtype, noisy = self.proj_in.weight.dtype, self.noisy(scene, video.device)
+        patches = self.cut(video.to(dtype))
+        rows = self.action_proj_in(actions.to(dtype), scene.domain) + self.action_modality_embed
+        x = torch.cat((self.proj_in(patches), rows), dim=1)
+        x = x + self.embed_time(time, video.device) * noisy[:, None].to(dtype)
+        for layer, kept in zip(self.layers, context.text.unbind(1), strict=True):
+            x = layer.denoise(x, context.rotary, KeysValues(*kept.unbind(1)), context.seen)
         x = self.norm_moe_gen(x)
         count = patches.shape[1]
-        out = self.join(self.proj_out(x[:, :count]) * noisy[:count, None], scene.grid, video.shape[-2:])
-        return out, self.action_proj_out(x[:, count:], scene.domain) * noisy[count:, None]
+        flow = self.proj_out(x[:, :count]).float() * noisy[:count, None]
+        moves = self.action_proj_out(x[:, count:], scene.domain).float() * noisy[count:, None]
+        return self.join(flow, scene.grid, video.shape[-2:]), moves
 
     def noisy(self, scene: Scene, device: torch.device) -> Tensor:
         """[T] 1 for tokens to denoise, 0 for given ones."""

@@ -12,6 +12,47 @@ import torch
 from phyai_adapters._contract import Contract
 
 
+def describe_network(file: Path) -> str:
+    """Kind, inputs and outputs or methods of a file, in words. Raises ValueError where it cannot be opened."""
+    if file.suffix == ".onnx":
+        session = _open_onnx(str(file))
+        sides = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
+        return _list("ONNX", {name: [f"{entry.name} {entry.shape}" for entry in side] for name, side in sides.items()})
+    module = _open_torchscript(str(file))
+    parts = {
+        "inputs": [argument.name for argument in module.forward.schema.arguments[1:]],
+        "methods": [name for name in module._c._method_names() if not name.startswith("__") and name != "forward"],
+        "buffers": [f"{name} {list(buffer.shape)}" for name, buffer in module.named_buffers()],
+    }
+    return _list("TorchScript", parts)
+
+
+def _list(kind: str, parts: Mapping[str, list[str]]) -> str:
+    return "; ".join([kind, *(f"{name} {', '.join(found)}" for name, found in parts.items() if found)])
+
+
+def _open_onnx(file: str):
+    """A session on the CPU and one thread. Raises ValueError where the package is missing or the file damaged."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ValueError(f"checkpoint: {file} needs the package onnxruntime; pip install it") from None
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base but this
+        raise ValueError(f"checkpoint: {file} cannot be run by onnxruntime ({error})") from None
+
+
+def _open_torchscript(file: str) -> torch.jit.ScriptModule:
+    try:
+        return torch.jit.load(file, map_location="cpu").eval()
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"checkpoint: {file} is no TorchScript module ({first})") from None
+
+
 class Graph(Protocol):
     """A network that may remember."""
 
@@ -26,16 +67,7 @@ class OnnxGraph:
     """A network whose memory, if it has one, goes in and out as tensors."""
 
     def __init__(self, contract: Contract):
-        try:
-            import onnxruntime
-        except ImportError:
-            raise ValueError(f"checkpoint: {contract.file} needs the package onnxruntime; pip install it") from None
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-        try:
-            self._session = onnxruntime.InferenceSession(contract.file, settings, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no base but this
-            raise ValueError(f"checkpoint: {contract.file} cannot be run by onnxruntime ({error})") from None
+        self._session = _open_onnx(contract.file)
         self._memory = contract.recurrent
         self._state: dict[str, np.ndarray] = {}
         self._check(contract)
@@ -70,11 +102,7 @@ class TorchScriptGraph:
     """A scripted module; its memory, if it has one, lies in its buffers. It takes the vector, then the images."""
 
     def __init__(self, contract: Contract):
-        try:
-            self._module = torch.jit.load(contract.file, map_location="cpu").eval()
-        except RuntimeError as error:
-            first = str(error).splitlines()[0]
-            raise ValueError(f"checkpoint: {contract.file} is no TorchScript module ({first})") from None
+        self._module = _open_torchscript(contract.file)
         if contract.recurrent:
             raise ValueError(f"checkpoint: {contract.file} is TorchScript; name its method under reset, not recurrent")
         if contract.reset and not hasattr(self._module, contract.reset):

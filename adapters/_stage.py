@@ -21,7 +21,10 @@ class Traceable(Protocol):
     """An adapter whose inference can be followed."""
 
     def recorded_inputs(self, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Policy inputs as another code base hands them to its network -> inputs of this adapter."""
+        """Policy inputs as another code base hands them to its network -> inputs of this adapter.
+
+        `noise` among them where it was recorded in another shape than spec.noise_shape.
+        """
 
     def trace(self, inputs: Mapping[str, Tensor], noise: Tensor) -> Iterator[Stage]:
         """Run one inference from `inputs` and noise [B, H, A'], yielding named values; the last is the chunk."""

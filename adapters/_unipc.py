@@ -8,7 +8,8 @@ Source: arXiv 2302.04867 (variant B2, data prediction).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,20 @@ def karras_sigmas(steps: int, low: float = 0.147, high: float = 200.0, rho: floa
     ramp = torch.linspace(0, 1, steps, dtype=torch.float64)
     s = (high ** (1 / rho) + ramp * (low ** (1 / rho) - high ** (1 / rho))) ** rho
     return torch.cat((s / (1 + s), torch.zeros(1))).float()
+
+
+def exported_sigmas(config: Mapping[str, Any], steps: int) -> Tensor:
+    """[N + 1] float32 as diffusers' scheduler of this config has them. Raises ValueError for schedules of other kinds.
+
+    Its flow schedule runs evenly from 1 to the last step of training, before the shift; sigma itself stays below 1.
+    """
+    if config.get("use_karras_sigmas"):
+        return karras_sigmas(steps, config.get("sigma_min") or 0.147, config.get("sigma_max") or 200.0)
+    if not config.get("use_flow_sigmas"):
+        raise ValueError("use_karras_sigmas and use_flow_sigmas are both false; supported: one of them")
+    shift, even = config.get("flow_shift", 1.0), torch.linspace(1.0, 1 / TRAINED_STEPS, steps + 1, dtype=torch.float64)
+    sigmas = torch.cat((shift * even / (1 + (shift - 1) * even), torch.zeros(1)))[[*range(steps), -1]]
+    return sigmas.clamp(max=1 - 1e-6).float()
 
 
 def discrete_times(sigmas: Tensor) -> list[int]:

@@ -7,9 +7,9 @@ the files. B batch, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,10 @@ HALVINGS = 2  # of height and width by one block
 
 @dataclass(frozen=True)
 class VaeSizes:
-    """Sizes of the encoder. `halves_time`: per block but the last."""
+    """Sizes of encoder and decoder. `halves_time`: per block but the last."""
 
     base: int
+    decoder_base: int
     factors: tuple[int, ...]
     blocks: int  # residual blocks per level
     latent: int
@@ -35,9 +36,10 @@ class VaeSizes:
 def read_sizes(config: Mapping[str, Any]) -> VaeSizes:
     """Of a config.json. Raises ValueError for autoencoders of another kind."""
     if not config.get("is_residual") or config.get("attn_scales"):
-        raise ValueError("vae: is_residual is false or attn_scales is set; supported: Wan 2.2")
+        raise ValueError("is_residual is false or attn_scales is set; supported: Wan 2.2")
     return VaeSizes(
         base=config["base_dim"],
+        decoder_base=config.get("decoder_base_dim") or config["base_dim"],
         factors=tuple(config["dim_mult"]),
         blocks=config["num_res_blocks"],
         latent=config["z_dim"],
@@ -56,7 +58,7 @@ class Norm(nn.Module):
         self.gamma = nn.Parameter(torch.empty(channels, *[1] * axes))
 
     def forward(self, x: Tensor) -> Tensor:
-        return normalize(x, dim=1) * x.shape[1] ** 0.5 * self.gamma.reshape(-1, 1, 1)
+        return normalize(x, dim=1) * x.shape[1] ** 0.5 * self.gamma.reshape(-1, *[1] * (x.dim() - 2))
 
 
 class FrameConv(nn.Module):
@@ -75,11 +77,11 @@ class FrameConv(nn.Module):
 class ResidualBlock(nn.Module):
     """Two convolutions behind their norms."""
 
-    def __init__(self, inputs: int, outputs: int):
+    def __init__(self, inputs: int, outputs: int, conv: Callable[[int, int, int], nn.Module] = FrameConv):
         super().__init__()
-        self.norm1, self.conv1 = Norm(inputs), FrameConv(inputs, outputs, 3)
-        self.norm2, self.conv2 = Norm(outputs), FrameConv(outputs, outputs, 3)
-        self.conv_shortcut = FrameConv(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+        self.norm1, self.conv1 = Norm(inputs), conv(inputs, outputs, 3)
+        self.norm2, self.conv2 = Norm(outputs), conv(outputs, outputs, 3)
+        self.conv_shortcut = conv(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.conv1(silu(self.norm1(x)))
@@ -174,14 +176,26 @@ class FrameEncoder(nn.Module):
         x = second(part["mid_block"]["attentions"][0](first(x)))
         return self.quant_conv(part["conv_out"](silu(part["norm_out"](x)))).chunk(2, dim=1)[0]
 
+
+class LatentUnits(NamedTuple):
+    """Latents as the autoencoder gives them <-> as the transformer takes them. Both [C, 1, 1]."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, sizes: VaeSizes, device: torch.device) -> LatentUnits:
+        """Made once: what a graph captures must not come from the host."""
+        return cls(*(torch.tensor(values, device=device)[:, None, None] for values in (sizes.mean, sizes.std)))
+
     def normalise(self, latent: Tensor) -> Tensor:
         """[B, C, h, w] -> what the transformer takes."""
-        mean, std = (_channels(values, latent) for values in (self.sizes.mean, self.sizes.std))
-        return (latent - mean) / std
+        return (latent - self.mean) / self.std
+
+    def restore(self, video: Tensor) -> Tensor:
+        """[B, C, F, h, w] of the transformer -> what the decoder takes."""
+        return video * self.std[:, None] + self.mean[:, None]
 
 
-def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, device=like.device, dtype=like.dtype)[:, None, None]
-
-
-UNUSED = ("decoder.*", "post_quant_conv.*", "encoder.down_blocks.*.downsampler.time_conv.*")
+NEVER_USED = ("encoder.down_blocks.*.downsampler.time_conv.*",)
+UNUSED = ("decoder.*", "post_quant_conv.*", *NEVER_USED)

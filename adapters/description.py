@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import torch
 
 from phyai_adapters import ADAPTERS, load_adapter
-from phyai_adapters._camera_policy import CameraPolicy
 from phyai_adapters._deployment import read_options
-from phyai_adapters._pi import PiAdapter
 from phyai_adapters._processing import MeanStd, Normaliser, Range
+from phyai_adapters._tokenizers import ByteTokenizer
 from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig
-from phyai_adapters.groot import Groot
 from phyai_core.adapter import Adapter
 from phyai_core.types import PolicySpec
 
 META = torch.device("meta")
-STAND_INS = {"rate_hz": 1.0, "tokenizer": "bytes"}  # for what the user has yet to say
+
+
+class AnyTokenizer(ByteTokenizer):
+    """Stands in for a tokenizer that is yet to come: it knows every special token."""
+
+    def find(self, token: str) -> int:
+        """Id of a special token."""
+        return 0
+
+
+STAND_INS = {"rate_hz": 1.0, "tokenizer": AnyTokenizer()}  # for what the user has yet to say
 
 
 @dataclass(frozen=True)
@@ -44,14 +53,14 @@ def describe_checkpoint(folder: Path, name: str) -> Description:
     adapter, to_do = _load_without_weights(folder, name)
     network, contract = getattr(adapter, "network", None), getattr(adapter, "contract", None)
     parameters = sum(parameter.numel() for parameter in network.parameters()) if network else 0
-    files = [contract.file] if contract else [*folder.glob("*.safetensors")]
+    files = [contract.file] if contract else [*folder.rglob("*.safetensors")]
     deployment = getattr(adapter, "deployment", None)
     report = getattr(adapter, "report", None)
     return Description(
         adapter=name,
         layout=deployment.layout if deployment else "exported" if contract else "phyai_ros",
         spec=adapter.spec,
-        prompt_tokens=adapter.prompt_buckets[-1] if adapter.prompt_buckets else 0,
+        prompt_tokens=adapter.prompt_buckets[-1] if adapter.prompt_buckets else getattr(adapter, "prompt_tokens", 0),
         parameters=parameters,
         file_bytes=sum(file.stat().st_size for file in files),
         state_range=_range_of(adapter, "state"),
@@ -65,7 +74,7 @@ def _load_without_weights(folder: Path, name: str):
     """The adapter on the meta device, with stand-ins for options that are still missing, and what these are."""
     module, _, attribute = ADAPTERS[name].partition(":")
     adapter_class = getattr(import_module(module), attribute)
-    if not issubclass(adapter_class, (PiAdapter, CameraPolicy, Groot)):
+    if "options" not in signature(adapter_class.load).parameters:
         return load_adapter(name, folder, META), []
     options, to_do = read_options(folder), []
     while True:

@@ -40,7 +40,7 @@ def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: to
     except KeyError as error:
         raise ValueError(f"--io: inputs.safetensors has no {error}, which {adapter.spec.name} needs") from None
     batch = len(next(iter(inputs.values())))
-    noise = recorded.get("noise", torch.zeros(batch, *adapter.spec.noise_shape))
+    noise = inputs.pop("noise", recorded.get("noise", torch.zeros(batch, *adapter.spec.noise_shape)))
     on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
     for stage in follow(on_device, noise.to(device)):
         yield stage

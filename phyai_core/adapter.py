@@ -76,6 +76,14 @@ class Adapter(ABC):
         """
         raise NotImplementedError(f"{self.spec.name} declares no denoise steps, and not how to predict without")
 
+    def predict_onto(self, prefix: Any, noise: Tensor, leftover: Tensor, frozen: Tensor) -> Tensor:
+        """As `predict`, but leading to `leftover` [B, H, A'] where `frozen` bool [B, H, A'] is true.
+
+        For policies without denoise steps whose spec allows the mode "hard": their own sampler, whatever its kind, has
+        to keep the other rows consistent with these. In a first chunk nothing is frozen.
+        """
+        raise NotImplementedError(f"{self.spec.name} allows the mode hard, but not how to predict onto frozen rows")
+
     # --- declarations ------------------------------------------------------------------------------------------------
 
     prompt_buckets: Sequence[int] = ()  # ascending lengths T that the inputs `tokens`, `token_mask` [B, T] come in

@@ -61,7 +61,7 @@ class RtcTables:
 
     abc: FloatArray  # [N, H, 3] coefficients a, b, c
     prefix: FloatArray  # [H, A']
-    start_rows: int  # rows [0, start_rows) start from `prefix` instead of from noise
+    start_rows: int  # rows [0, start_rows) start from `prefix` instead of from noise; without denoise steps: end there
     flow_times: FloatArray  # [N, H], k / N, and 1 where a row is already clean
     columns: NDArray[np.bool_]  # [A'] the dims that all of this applies to; the others are sampled as without RTC
     mask: FloatArray  # [H] W, for the gradient modes
@@ -192,7 +192,11 @@ def _fill_gradient(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
 
 
 def _fill_hard(config: RtcConfig, overlap: _Overlap, draft: _Draft) -> None:
-    """Frozen rows follow the straight line from their noise to Y (inpainting); the last step lands on Y exactly."""
+    """Frozen rows follow the straight line from their noise to Y (inpainting); the last step lands on Y exactly.
+
+    A policy without denoise steps has a sampler of its own, which does the same: it only has to know the rows.
+    """
+    draft.start_rows = 0 if overlap.steps else overlap.frozen
     left = (overlap.steps - np.arange(overlap.steps))[:, None]  # N - k, [N, 1]
     frozen = draft.abc[:, : overlap.frozen]
     frozen[..., 0] = (left - 1) / left

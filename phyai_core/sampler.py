@@ -29,7 +29,7 @@ class Conditioning(NamedTuple):
 
     noise: Any  # [B, H, A'] standard normal; as many rows as a prediction draws on
     leftover: Any  # [B, H, A'], Y
-    starts: Any  # bool [B, H, A']: starts from Y, not from noise
+    starts: Any  # bool [B, H, A']: starts from Y, not from noise; a prediction has to lead to Y there
     columns: Any  # bool [B, 1, A']: the dims that abc and Y apply to; the others take plain Euler steps
     abc: Any  # [N, B, H, 3]
     flow_times: Any  # [N, B, H]
@@ -92,7 +92,7 @@ def sample(
     Without denoise steps it is the adapter's prediction.
     """
     if not len(given.abc):
-        return adapter.predict(prefix(), given.noise)
+        return _predict(adapter, prefix(), given)
     x = torch.where(given.starts, given.leftover, adapter.init_latents(given.noise))
     assert x.shape == given.leftover.shape and x.dtype == torch.float32, (x.shape, x.dtype)
     guide = guidance or _follow
@@ -105,6 +105,12 @@ def sample(
         if gradient is not None:
             x = x + given.gains[step] * gradient
     return x
+
+
+def _predict(adapter: Adapter, prefix: Any, given: Conditioning) -> Tensor:
+    if "hard" in adapter.spec.rtc_modes:
+        return adapter.predict_onto(prefix, given.noise, given.leftover, given.starts)
+    return adapter.predict(prefix, given.noise)
 
 
 def _follow(field: VelocityField, point: Point, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, None]:

@@ -62,14 +62,18 @@ class Recording:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read the three files. Raises ValueError naming the file that is missing."""
+    """Read the three files, and those of further cases, <case>_inputs.safetensors and so on.
+
+    Raises ValueError naming the file that is missing.
+    """
     for name in (INPUTS, OUTPUTS):
         if not (folder / name).is_file():
             raise ValueError(f"--io: {folder} has no {name}; record inputs, intermediate values and outputs there")
-    inputs, stages = load_file(folder / INPUTS), {}
-    for name in (STAGES, OUTPUTS):
-        if (folder / name).is_file():
-            stages.update(load_file(folder / name))
+    inputs, stages = {}, {}
+    for name, tensors in ((INPUTS, inputs), (STAGES, stages), (OUTPUTS, stages)):
+        for file in [*sorted(folder.glob(f"*_{name}")), folder / name]:
+            if file.is_file():
+                tensors.update(load_file(file))
     return Recording(inputs, stages)
 
 

@@ -23,11 +23,14 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, 
 
 
 class Checkpoint:
-    """The tensors of a .safetensors file, or of a folder with model.safetensors or its sharded index."""
+    """The tensors of a .safetensors file, or of a folder with model.safetensors or its sharded index.
 
-    def __init__(self, path: Path):
+    `stem`: what the file is called instead of model.
+    """
+
+    def __init__(self, path: Path, stem: str = "model"):
         self.path = Path(path)
-        self._readers = [_open(file) for file in _files(self.path)]
+        self._readers = [_open(file) for file in _files(self.path, f"{stem}.safetensors")]
         self._where = {key: reader for reader in self._readers for key in reader.keys()}  # noqa: SIM118
         slices = {key: reader.get_slice(key) for key, reader in self._where.items()}
         self.shapes = {key: tuple(entry.get_shape()) for key, entry in slices.items()}
@@ -42,16 +45,16 @@ class Checkpoint:
         return BYTES.get(self.dtypes[key], 1) * torch.Size(self.shapes[key]).numel()
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, name: str) -> list[Path]:
     if path.is_file():
         return [path]
-    index = path / "model.safetensors.index.json"
+    index = path / f"{name}.index.json"
     if index.is_file():
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         return [path / shard for shard in shards]
-    if (path / "model.safetensors").is_file():
-        return [path / "model.safetensors"]
-    raise ValueError(f"checkpoint: {path} has neither model.safetensors nor model.safetensors.index.json")
+    if (path / name).is_file():
+        return [path / name]
+    raise ValueError(f"checkpoint: {path} has neither {name} nor {index.name}")
 
 
 def _open(file: Path):

@@ -54,7 +54,8 @@ def summary_lines(found: Description) -> Iterator[str]:
     for camera in spec.cameras:
         yield f"camera: {camera.key}, trained on {camera.height} x {camera.width} pixels"
     yield f"prompt: up to {found.prompt_tokens} tokens" if found.prompt_tokens else "prompt: none"
-    yield f"chunk: {spec.action_horizon} actions at {rate}, {spec.num_denoise_steps} denoise steps"
+    steps = f"{spec.num_denoise_steps} denoise steps" if spec.num_denoise_steps else "predicted at once"
+    yield f"chunk: {spec.action_horizon} actions at {rate}, {steps}"
     trained = f"; trained for delays up to {spec.rtc_max_delay} ticks" if spec.rtc_max_delay else ""
     yield f"RTC: {', '.join(spec.rtc_modes)}{trained}"
     for sentence in found.to_do:

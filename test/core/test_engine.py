@@ -11,7 +11,7 @@ import torch
 from core.fakes import LinearFlow, make_spec
 from core.golden import GOLDEN
 from phyai_core.engine import Engine, blank_observation, blank_request, resolve_device
-from phyai_core.rtc import RtcConfig, build_tables
+from phyai_core.rtc import RtcConfig, build_tables, tables_for
 from phyai_core.types import Leftover
 
 CPU = torch.device("cpu")
@@ -74,6 +74,9 @@ class Predictor(LinearFlow):
     def predict(self, prefix, noise):
         return torch.ones_like(noise)
 
+    def predict_onto(self, prefix, noise, leftover, frozen):
+        return torch.where(frozen, leftover, self.predict(prefix, noise))
+
 
 def test_a_policy_without_denoise_steps_predicts_at_once():
     spec = make_spec(steps=0)
@@ -84,6 +87,17 @@ def test_a_policy_without_denoise_steps_predicts_at_once():
     assert engine.infer(obs, tables, noise).latent.shape == (spec.action_horizon, spec.latent_dim)
     with pytest.raises(ValueError, match="no denoise steps to guide"):
         Engine(Predictor(spec), CPU, guidance="fd")
+
+
+def test_a_prediction_is_told_its_frozen_rows_in_mode_hard_only():
+    spec = make_spec(steps=0)
+    engine, (obs, _, noise) = Engine(Predictor(spec), CPU), blank_request(spec)
+    rows = np.full((6, spec.latent_dim), 5.0, np.float32)
+    leftover = Leftover(rows, rows[:, :2], delay=2, execution_horizon=2)
+    for mode, expected in (("hard", 2), ("none", 0), ("identity", 0)):
+        latent = engine.infer(obs, tables_for(RtcConfig(mode), spec, leftover), noise).latent
+        assert (latent[:, :2] == 5).all(1).sum() == expected, mode
+        assert (latent[expected:] == 1).all() and (latent[:, 2] == 1).all()  # padding is never conditioned
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "mps", "CPU"])

@@ -19,6 +19,7 @@ ADAPTERS = {
     "flow_tiny_rtc": "phyai_adapters.flow_tiny:FlowTinyRtc",
     "flow_tiny_relative": "phyai_adapters.flow_tiny_relative:FlowTinyRelative",
     "groot": "phyai_adapters.groot:Groot",
+    "minicpm": "phyai_adapters.minicpm:MiniCpm",
     "policy_file": "phyai_adapters.policy_file:PolicyFile",
     "pi0": "phyai_adapters.pi0:Pi0",
     "pi05": "phyai_adapters.pi05:Pi05",

@@ -45,9 +45,11 @@ class Options:
     statistics: str | None = None  # file with normalisation statistics, instead of the checkpoint's own
     asset_id: str | None = None  # openpi: which folder under assets/
     # Ids of the tokens round an image, where the tokenizer does not know them by name. SmolVLA: around, before; GR00T:
-    # before, of the image, behind; Cosmos3: end of the text, before the video.
+    # before, of the image, behind; Cosmos3: end of the text, before the video;
+    # MiniCPM: before, behind.
     image_tokens: Sequence[int] | None = None
-    embodiment: str | None = None  # GR00T: which of the robots that the checkpoint knows
+    embodiment: str | None = None  # GR00T, MiniCPM: which of the robots that the checkpoint knows
+    action_head: str | None = None  # MiniCPM: "<file>.py:<class>" or "<module>:<class>"; None: the reference head
     delta_mask: Sequence[int] = ()  # openpi: 6, -1 means six dims relative to the state, then one absolute
     state_in_prompt: bool = True  # pi0.5: False for checkpoints trained with discrete_state_input=False
     action_horizon: int | None = None

@@ -7,6 +7,7 @@ processor/normalize_processor.py and policies/pi0*, Physical-Intelligence/openpi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,6 +79,13 @@ def state_prompt(text: str, state: NDArray) -> str:
     """The prompt of pi0.5 with the normalised, unpadded state as bins; -1 below the range, 255 at its top and above."""
     bins = np.digitize(state, STATE_BINS) - 1
     return f"Task: {clean_prompt(text)}, State: {' '.join(map(str, bins))};\nAction: "
+
+
+def cut_prompt(ids: Sequence[int], longest: int) -> Sequence[int]:
+    """As in training; warns of what is lost."""
+    if len(ids) > longest:
+        warnings.warn(f"prompt: cut to the {longest} tokens of training, the end is lost; shorten it", stacklevel=3)
+    return ids[:longest]
 
 
 def pad_tokens(ids: Sequence[int], buckets: Sequence[int], pad_id: int) -> tuple[Tensor, Tensor]:

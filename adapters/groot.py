@@ -26,7 +26,7 @@ from phyai_adapters._groot_frames import prepare_frame
 from phyai_adapters._groot_head import Prefix
 from phyai_adapters._groot_network import GrootNetwork, load_network
 from phyai_adapters._groot_trace import recorded_inputs, trace
-from phyai_adapters._processing import unit_images
+from phyai_adapters._processing import cut_prompt, unit_images
 from phyai_adapters._qwen3_vision import MERGE, cut_patches
 from phyai_adapters._qwen3_vl import count_positions
 from phyai_adapters._stage import Stage
@@ -147,7 +147,7 @@ class Groot(Adapter):
         before, image, behind = self.marks
         picture = (before, *[image] * (grid[0] * grid[1] // MERGE**2), behind)
         head, tail = self.encode_text("<|im_start|>user\n"), self.encode_text("<|im_end|>\n")
-        task = self.encode_text(text)[: self.prompt_tokens]
+        task = cut_prompt(self.encode_text(text), self.prompt_tokens)
         ids = [*head, *picture * len(self.spec.cameras), *task, *tail]
         missing = self.prompt_tokens - len(task)
         mask = torch.arange(missing + len(ids))[None] >= missing

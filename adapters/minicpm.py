@@ -1,61 +1,190 @@
-"""The backbone of MiniCPM-Robot, MiniCPM-V 4.6: loading, and features of images and text.
+"""MiniCPM-Robot: MiniCPM-V 4.6 as backbone, and an action head that can be exchanged.
 
-The action head of MiniCPM-Robot is published with its checkpoint only, without a public reference to compare with, so
-there is no adapter of the whole policy here: this is the part that could be verified. A head takes its `features`.
+What is public, and what it is verified against:
+
+    backbone      transformers' code; compared with recordings of it
+    image size, order of images and text, widths of state and chunk      the vendor's inference script
+    chat template round them      written after transformers' processor; no recording was at hand
+    action head   published with the weights only; `ReferenceHead` is built after a description of a relative
+    units of state and actions    not published; numbers pass unchanged
+
+So parity with the released policy is not claimed. Source: OpenBMB/MiniCPM-Robot, huggingface/transformers
+models/minicpmv4_6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from phyai_adapters._camera_policy import place
-from phyai_adapters._deployment import read_json
-from phyai_adapters._minicpm_v import MiniCpmV, TowerSizes, count_text, read_tower_sizes
-from phyai_adapters._qwen3_5 import HybridSizes, read_hybrid_sizes
-from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
+from phyai_adapters._action_heads import find_head
+from phyai_adapters._camera_policy import CameraPolicy, Parts, check_observation
+from phyai_adapters._deployment import Options, read_options, refuse_options
+from phyai_adapters._flow_time import table_rows
+from phyai_adapters._minicpm_files import (
+    IMAGE_SIZE,
+    MiniCpmNetwork,
+    choose_embodiment,
+    load_backbone,
+    make_deployment,
+    read_config,
+)
+from phyai_adapters._minicpm_head import ReferenceHead
+from phyai_adapters._minicpm_trace import recorded_inputs, trace
+from phyai_adapters._minicpm_v import count_text, cut_rows
+from phyai_adapters._processing import cut_prompt, pad_last, pad_tokens, unit_images
+from phyai_adapters._stage import Stage
+from phyai_adapters._tokenizers import Tokenizer, find_tokens, open_tokenizer
+from phyai_core.types import Observation
+from phyai_core.validity import Lifetime
+from phyai_core.weights import Progress
 
-MODEL_TYPE = "minicpmv4_6"
-UNUSED = ("lm_head.weight", "mtp.*")
-KINDS = ("linear_attention",) * 3 + ("full_attention",)
-TOWER = TowerSizes(1152, 27, 4304, 16, 14, 70 * 70, 1e-6, 6, 1024)
-TEXT = HybridSizes(1024, 3584, 248320, KINDS * 6, 8, 2, 256, 64, 1e7, (11, 11, 10), 16, 16, 128, 128, 4)
+OPTIONS = (
+    *("rate_hz", "tokenizer", "image_tokens", "cameras", "state_names", "action_names"),
+    *("embodiment", "action_head", "dtype"),
+)
+AROUND_IMAGE = ("<image>", "</image>")
+MERGED = 16  # patches of one image token
 
 
-def canonical_key(key: str) -> str:
-    return key.removeprefix("model.")
+class MiniCpm(CameraPolicy):
+    """Inputs: `image.<camera>` uint8 [B, s, s, 3], `text` and `text_mask` [B, T], `state` [B, S'], `embodiment` [B].
 
+    The prompt is padded behind its end to `prompt_tokens`, where no real token sees it.
+    """
 
-class MiniCpmBackbone:
-    """Images and tokens -> features, without any memory between calls."""
+    allowed_options = OPTIONS
+    lifetimes: ClassVar[Mapping[str, Lifetime]] = {
+        "time_tables": Lifetime.STATIC,
+        "prefix": Lifetime.OBSERVATION,
+        "velocity": Lifetime.STEP,
+    }
 
-    def __init__(self, network: MiniCpmV, image_token: int, report: LoadReport | None = None):
-        self.network, self.image_token, self.report = network, image_token, report
+    def __init__(self, parts: Parts, tokenizer: Tokenizer):
+        super().__init__(parts)
+        self._tokenizer = tokenizer
+        self.encode_text = lru_cache(64)(lambda text: tuple(tokenizer.encode(text)))
+        self.head = self.network.action_head
+        self.vision = self.network.backbone.vision_tower
+        self.embodiment = choose_embodiment(self.options, self.head)
+        before, behind = find_tokens(tokenizer, AROUND_IMAGE, self.options.image_tokens)
+        self.image_token = self.config["image_token_id"]
+        self.picture = (before, *[self.image_token] * (self.grid[0] * self.grid[1] // MERGED), behind)
+        self.head.tabulate()
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, progress: Progress | None = None) -> MiniCpmBackbone:
-        """Read a folder with config.json and weights. Raises ValueError naming the file and entry at fault."""
-        file = folder / "config.json"
-        config = read_json(file)
-        if config.get("model_type") != MODEL_TYPE:
-            raise ValueError(f"{file}: model_type is {config.get('model_type')!r}; supported: {MODEL_TYPE!r}")
-        if (mode := config.get("downsample_mode", "16x")) != "16x":
-            raise ValueError(f"{file}: downsample_mode is {mode!r}; supported: '16x'")
-        text = config["text_config"]
-        tower = read_tower_sizes(config["vision_config"], config["insert_layer_id"], text["hidden_size"])
-        network = place(MiniCpmV, device, tower, read_hybrid_sizes(text, text["layer_types"]))
-        targets, key = network.state_dict(), "vision_tower.embeddings.patch_embedding.weight"
-        targets[key] = targets[key].view(-1, 3, tower.patch, tower.patch)
-        report = load_weights(Checkpoint(folder), targets, canonical=canonical_key, unused=UNUSED, progress=progress)
-        return cls(network, config["image_token_id"], report)
+    def load(
+        cls,
+        checkpoint: Path | None,
+        device: torch.device,
+        options: Options | None = None,
+        progress: Progress | None = None,
+    ) -> MiniCpm:
+        """Read the folder of a checkpoint with an action head; `options` replaces its phyai.json.
+
+        Raises ValueError naming the file, entry or option at fault.
+        """
+        if checkpoint is None or not Path(checkpoint).is_dir():
+            given = "no weights are shipped" if checkpoint is None else f"{checkpoint} is not a folder"
+            raise ValueError(f"checkpoint: {given}; minicpm needs the folder of a checkpoint")
+        folder = Path(checkpoint)
+        config = read_config(folder)
+        options = read_options(folder) if options is None else options
+        refuse_options(options, "minicpm", OPTIONS)
+        tokenizer = open_tokenizer(options.tokenizer, folder)
+        head_class = find_head(options.action_head, folder) if options.action_head else ReferenceHead
+        given = None if options.dtype is None else getattr(torch, options.dtype)
+        head = head_class.load(folder, config["text_config"]["hidden_size"], device, given)
+        deployment = make_deployment(options, head, config.get("image_size", IMAGE_SIZE), "MiniCPM-V 4.6 and a head")
+        spec = deployment.spec(head.latent_dim, options.rate_hz, folder)
+        dtype = given or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+        backbone, report = load_backbone(folder, config, device, dtype, progress)
+        return cls(Parts(spec, deployment, config, MiniCpmNetwork(backbone, head), options, report), tokenizer)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Longest task, beside images and template."""
+        return self.deployment.prompt_tokens
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of an image."""
+        side = self.deployment.image_size // self.vision.sizes.patch
+        return side, side
+
+    # Before the network.
+
+    def preprocess(self, obs: Observation) -> dict[str, Tensor]:
+        """Observation -> CPU tensors, B = 1. Raises ValueError for other cameras or another state length."""
+        check_observation(self.spec, obs)
+        images = {f"image.{c.key}": self._frame(obs.images[c.key]) for c in self.spec.cameras}
+        text, mask = self._tokens(obs.prompt)
+        state = pad_last(obs.state, self.head.state_dim)
+        return {
+            **images,
+            "text": text,
+            "text_mask": mask,
+            "state": state,
+            "embodiment": torch.tensor([self.embodiment]),
+        }
+
+    def _frame(self, frame: NDArray[np.uint8]) -> Tensor:
+        """[h, w, 3] -> [1, s, s, 3], stretched as in training: bicubic, by Pillow."""
+        size = (self.deployment.image_size,) * 2
+        if frame.shape[:2] != size:
+            from PIL import Image  # only frames of another size need it
+
+            frame = np.asarray(Image.fromarray(frame).resize(size))
+        return torch.from_numpy(frame.copy())[None]
+
+    def _tokens(self, prompt: str) -> tuple[Tensor, Tensor]:
+        """The chat template round images and task: ids and mask [1, T]."""
+        head, tail = (self.encode_text(part) for part in ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"))
+        longest, pictures = self.prompt_tokens, self.picture * len(self.spec.cameras)
+        ids = (*head, *pictures, *cut_prompt(self.encode_text(prompt), longest), *tail)
+        return pad_tokens(ids, [len(head) + len(pictures) + longest + len(tail)], self._tokenizer.pad_id)
+
+    # The network.
 
     @torch.no_grad()
-    def features(self, inputs: Mapping[str, Tensor], grid: tuple[int, int]) -> Tensor:
-        """`tokens` [B, T] and `patches` [B, C, P, .] of C images of `grid` rows and columns -> [B, T, D]."""
-        tokens, patches = inputs["tokens"], inputs["patches"]
-        images = self.network.see(patches.flatten(0, 1), grid).unflatten(0, patches.shape[:2]).flatten(1, 2)
-        x = self.network.embed(tokens, tokens == self.image_token, images)
-        return self.network.language_model(x, count_text(0, tokens.shape[1], len(tokens), tokens.device))[0]
+    def see(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Inputs on the device -> embeddings of text and images [B, T, D]."""
+        backbone, frames = self.network.backbone, [inputs[f"image.{camera.key}"] for camera in self.spec.cameras]
+        images = unit_images(torch.stack(frames, dim=1).flatten(0, 1)) * 2.0 - 1.0
+        patches = cut_rows(images, self.vision.sizes.patch).to(backbone.language_model.embed_tokens.weight.dtype)
+        seen = backbone.see(patches, self.grid).unflatten(0, (-1, len(frames))).flatten(1, 2)
+        return backbone.embed(inputs["text"], inputs["text"] == self.image_token, seen)
+
+    @torch.no_grad()
+    def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Inputs on the device -> what the head makes of the backbone's features, once per observation."""
+        x = self.see(inputs)
+        features, _ = self.network.backbone.language_model(x, count_text(0, x.shape[1], len(x), x.device))
+        return self.head.prepare(features, inputs["text_mask"], inputs["state"], inputs["embodiment"])
+
+    @torch.no_grad()
+    def predict(self, prefix: Any, noise: Tensor) -> Tensor:
+        """The chunk [B, H, A'] float32, of heads without denoise steps."""
+        return self.head.sample(prefix, noise).float()
+
+    @torch.no_grad()
+    def denoise_step(self, prefix: Any, latents: Tensor, flow_time: Tensor) -> Tensor:
+        """Velocity [B, H, A'] float32, of heads with denoise steps; flow time is the same for all rows."""
+        return self.head.velocity(prefix, latents, table_rows(flow_time[:, -1], self.spec.num_denoise_steps)).float()
+
+    # Parity.
+
+    def recorded_inputs(self, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Inputs of the backbone as recorded with transformers -> inputs of this adapter."""
+        return recorded_inputs(self, recorded)
+
+    def trace(self, inputs: Mapping[str, Tensor], noise: Tensor) -> Iterator[Stage]:
+        """Named values of one inference."""
+        return trace(self, inputs, noise)

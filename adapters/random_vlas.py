@@ -1,4 +1,4 @@
-"""SmolVLA and GR00T N1.7 with random weights, of full size or of a tiny one: for measuring speed and memory."""
+"""SmolVLA, GR00T N1.7, MiniCPM-Robot with random weights, of full size or a tiny one: for measuring speed, memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from phyai_adapters._groot_files import Scale
 from phyai_adapters._groot_head import read_head_sizes
 from phyai_adapters._groot_network import TEXT, VISION, GrootNetwork
 from phyai_adapters._loading import fill_random
+from phyai_adapters._minicpm_files import IMAGE_SIZE, KINDS, TOWER, MiniCpmNetwork, make_backbone, make_deployment
+from phyai_adapters._minicpm_files import TEXT as MINICPM_TEXT
+from phyai_adapters._minicpm_head import FULL as MINICPM_HEAD
+from phyai_adapters._minicpm_head import ReferenceHead
+from phyai_adapters._minicpm_v import TowerSizes
 from phyai_adapters._processing import Normaliser
+from phyai_adapters._qwen3_5 import HybridSizes
 from phyai_adapters._smolvla import FULL as SMOL_FULL
 from phyai_adapters._smolvla import SmolNetwork, SmolSizes
 from phyai_adapters._tokenizers import ByteTokenizer
 from phyai_adapters.groot import Groot, GrootParts
+from phyai_adapters.minicpm import MiniCpm
 from phyai_adapters.smolvla import SmolVla
 from phyai_core.layers.gemma import GemmaSizes
 from phyai_core.layers.siglip import SiglipSizes
@@ -114,13 +121,45 @@ def random_groot(size: str, device: torch.device, options: Options, prompt_token
     return adapter
 
 
-MAKERS = {"smolvla": random_smolvla, "groot": random_groot}
-SIDES = {"smolvla": {"full": 512, "tiny": 64}, "groot": {"full": 256, "tiny": 64}}  # of the frames, in pixels
+MINICPM_SIZES = {  # tower, language model, head
+    "full": (TOWER, MINICPM_TEXT, MINICPM_HEAD),
+    "tiny": (
+        TowerSizes(32, 3, 64, 2, 16, 64, 1e-6, 1, 48),
+        HybridSizes(48, 96, 400, KINDS, 4, 2, 16, 4, 1e7, (1, 1, 0), 2, 4, 16, 16, 4),
+        replace(MINICPM_HEAD, features=48, num_heads=2, head_dim=16, depth=2, output=24, hidden=24, embodiments=2),
+    ),
+}
+
+
+def random_minicpm(size: str, device: torch.device, options: Options, prompt_tokens: int, seed: int) -> MiniCpm:
+    """With the reference head, in float32 unless the options say otherwise."""
+    tower, text, head_sizes = MINICPM_SIZES[size]
+    head = place(ReferenceHead, device, head_sizes).to(
+        _dtype(replace(options, dtype=options.dtype or "float32"), device)
+    )
+    network = MiniCpmNetwork(make_backbone(tower, text, device, _dtype(options, device)), head)
+    fill_random(network, seed)
+    cameras, names = tuple(options.frame_sizes), _names()
+    side = options.frame_sizes[cameras[0]][0]
+    options = replace(
+        options, cameras=cameras, state_names=names, action_names=names, embodiment="0", image_tokens=(392, 393)
+    )
+    deployment = replace(make_deployment(options, head, side, "random"), prompt_tokens=prompt_tokens)
+    spec = deployment.spec(head.latent_dim, options.rate_hz)
+    return MiniCpm(Parts(spec, deployment, {"image_token_id": 390}, network, options, NOTHING_LOADED), ByteTokenizer())
+
+
+MAKERS = {"smolvla": random_smolvla, "groot": random_groot, "minicpm": random_minicpm}
+SIDES = {  # of the frames, in pixels
+    "smolvla": {"full": 512, "tiny": 64},
+    "groot": {"full": 256, "tiny": 64},
+    "minicpm": {"full": IMAGE_SIZE, "tiny": 64},
+}
 
 
 def random_vla(
     name: str, device: torch.device, size: str, cameras: Sequence[str], prompt_tokens: int, dtype: str | None, seed: int
-) -> SmolVla | Groot:
+) -> SmolVla | Groot | MiniCpm:
     """The policy `name` of MAKERS, prompts padded to `prompt_tokens`."""
     side = SIDES[name][size]
     options = Options(rate_hz=50.0, frame_sizes=dict.fromkeys(cameras, (side, side)), dtype=dtype)

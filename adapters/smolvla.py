@@ -7,7 +7,6 @@ The time half of W_in is a STATIC table of N + 1 rows. Source: arXiv 2506.01844,
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +27,7 @@ from phyai_adapters._camera_policy import (
 from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import model_times, table_rows, time_features
 from phyai_adapters._lerobot import require
-from phyai_adapters._processing import pad_last, pad_tokens, resize_with_pad, unit_images
+from phyai_adapters._processing import cut_prompt, pad_last, pad_tokens, resize_with_pad, unit_images
 from phyai_adapters._smolvla import Prefix, SmolNetwork, canonical_key, read_sizes
 from phyai_adapters._smolvla_trace import recorded_inputs, trace
 from phyai_adapters._stage import Stage
@@ -129,9 +128,7 @@ class SmolVla(CameraPolicy):
         inputs["image_mask"] = torch.ones(1, len(self.spec.cameras), dtype=torch.bool)
         inputs["state"] = pad_last(self.deployment.state.forward(obs.state), self.spec.latent_dim)
         ids = self.encode_text(obs.prompt if obs.prompt.endswith("\n") else obs.prompt + "\n")
-        if len(ids) > self.prompt_buckets[-1]:
-            longest = self.prompt_buckets[-1]
-            warnings.warn(f"prompt: cut to the {longest} tokens of training, the end is lost; shorten it", stacklevel=2)
+        ids = cut_prompt(ids, self.prompt_buckets[-1])
         inputs["tokens"], inputs["token_mask"] = pad_tokens(ids, self.prompt_buckets, self._tokenizer.pad_id)
         return inputs
 

@@ -64,4 +64,15 @@ def refuse_triton(device: torch.device, q: Tensor, k: Tensor, v: Tensor, *_: Any
     return None
 
 
-GATED_DELTA = Op("gated_delta", gated_delta_reference, first=(Candidate("triton", gated_delta_triton, refuse_triton),))
+def _keep_shapes(*_: Any) -> None:
+    """On the meta device there are only shapes, and `out` has its own already."""
+
+
+GATED_DELTA = Op(
+    "gated_delta",
+    gated_delta_reference,
+    first=(
+        Candidate("shapes", _keep_shapes, lambda device, *_: None if device.type == "meta" else "numbers are wanted"),
+        Candidate("triton", gated_delta_triton, refuse_triton),
+    ),
+)

@@ -11,7 +11,7 @@ from phyai_core.engine import Engine, blank_request
 from phyai_core.work import count_work
 
 
-@pytest.mark.parametrize("name", ["smolvla", "groot"])
+@pytest.mark.parametrize("name", ["smolvla", "groot", "minicpm"])
 def test_a_tiny_one_runs(name):
     engine = Engine(random_adapter(name, torch.device("cpu"), "tiny", cameras=2, prompt_tokens=16), torch.device("cpu"))
     result = engine.infer(*blank_request(engine.spec))
@@ -22,7 +22,9 @@ def test_a_tiny_one_runs(name):
     ]
 
 
-@pytest.mark.parametrize(("name", "parameters", "horizon"), [("smolvla", 394, 50), ("groot", 3080, 40)])
+@pytest.mark.parametrize(
+    ("name", "parameters", "horizon"), [("smolvla", 394, 50), ("groot", 3080, 40), ("minicpm", 1536, 30)]
+)
 def test_the_full_size_is_counted_without_memory(name, parameters, horizon):
     meta = torch.device("meta")
     adapter = random_adapter(name, meta, "full", cameras=2, prompt_tokens=48)
@@ -34,5 +36,5 @@ def test_the_full_size_is_counted_without_memory(name, parameters, horizon):
 
 
 def test_others_are_refused_by_name():
-    with pytest.raises(ValueError, match="'act' has no random weights; allowed are pi0, pi05, smolvla, groot"):
+    with pytest.raises(ValueError, match="'act' has no random weights; allowed are pi0, pi05, smolvla, groot, minicpm"):
         random_adapter("act", torch.device("cpu"))

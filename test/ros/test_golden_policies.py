@@ -16,9 +16,9 @@ from phyai_adapters import load_adapter
 from ros.policy_rig import PolicyRig
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
-FOLDERS = {"groot": "groot_n1_7", "h1": "../policies/h1"}
+FOLDERS = {"groot": "groot_n1_7", "minicpm": "minicpm_v46_backbone", "h1": "../policies/h1"}
 ADAPTERS = {"h1": "policy_file"}
-MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend"}
+MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend", "minicpm": "blend"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "h1", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "h1", "minicpm", "smolvla"])
 def test_drives_a_robot(kind):
     folder = MODELS / FOLDERS.get(kind, kind)
     adapter = ADAPTERS.get(kind, kind)

@@ -48,7 +48,7 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "diffusion", "groot", "h1", "minicpm", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "cosmos3", "diffusion", "groot", "h1", "minicpm", "smolvla"])
 def test_drives_a_robot(kind):
     folder = MODELS / FOLDERS.get(kind, kind)
     adapter = ADAPTERS.get(kind, kind)

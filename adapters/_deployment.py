@@ -57,7 +57,7 @@ class Options:
     prompt_buckets: Sequence[int] = (48, 112, 200)  # padded prompt lengths, up to the trained maximum
     dtype: str | None = None  # of the matrices: float32 or bfloat16; None: bfloat16 on CUDA, float32 elsewhere
     vision_dtype: str | None = None  # None: as dtype
-    fp8_prefix: bool = False  # large products of the prefix in FP8, weights rounded when loaded; fused kernels only
+    fp8_prefix: bool = False  # large products of the prefix in FP8, weights rounded when loaded
     rope_inv_freq: str = "float32"  # or bf16_roundtrip, see phyai_core.layers.rotary
     # Cosmos3. None: as NVIDIA's policy server runs it.
     video_size: Sequence[int] | None = None  # [height, width] of the predicted video, pixels

@@ -15,6 +15,7 @@ from phyai_adapters._openpi import CAMERAS, PROMPT_TOKENS, read_openpi
 from phyai_adapters._paligemma import EXPERT, LANGUAGE, LM_HEAD, PiNetwork, PiSizes, canonical_key, read_sizes
 from phyai_adapters._processing import Normaliser
 from phyai_adapters._tokenizers import ByteTokenizer, Tokenizer, open_tokenizer
+from phyai_core.layers.fp8 import refuse_fp8
 from phyai_core.types import PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 
@@ -52,7 +53,10 @@ def load_parts(
     deployment = _read_deployment(kind, folder, shapes, sizes, options)
     spec = deployment.spec(sizes.latent_dim, options.rate_hz, folder)
     tokenizer = open_tokenizer(options.tokenizer, folder)
-    network = network_class.empty(sizes, device, *_dtypes(options, device))
+    stored = {canonical_key(key, kind) for key, dtype in weights.dtypes.items() if dtype.startswith("F8")}
+    _check_fp8(options, bool(stored), device)
+    network = network_class.empty(sizes, device, *_dtypes(options, device), fp8_prefix=bool(stored))
+    _check_scheme(folder, network, stored)
     report = load_weights(
         weights,
         network.targets(),
@@ -61,6 +65,8 @@ def load_parts(
         unused=network.unused(),
         progress=progress,
     )
+    if options.fp8_prefix and not stored:
+        network.round_prefix()
     return PiParts(spec, deployment, network, tokenizer, options, report)
 
 
@@ -69,8 +75,11 @@ def random_parts(
 ) -> PiParts:
     """The same parts with normal random weights and identity statistics, for measuring speed without a checkpoint."""
     kind = network_class.kind
+    _check_fp8(options, False, device)
     network = network_class.empty(sizes, device, *_dtypes(options, device))
     fill_random(network, seed)
+    if options.fp8_prefix:
+        network.round_prefix()
     names = tuple(f"joint_{index}" for index in range(sizes.latent_dim))
     deployment = Deployment(
         kind=kind,
@@ -117,6 +126,21 @@ def _dtypes(options: Options, device: torch.device) -> tuple[torch.dtype, torch.
     """(matrices, vision tower)."""
     name = options.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     return getattr(torch, name), getattr(torch, options.vision_dtype or name)
+
+
+def _check_fp8(options: Options, stored: bool, device: torch.device) -> None:
+    if (options.fp8_prefix or stored) and (reason := refuse_fp8(device)):
+        what = "the checkpoint's prefix is in FP8" if stored else "fp8_prefix is true in phyai.json"
+        raise ValueError(f"device: {what}, but {reason}; take the checkpoint that is not quantised")
+
+
+def _check_scheme(folder: Path, network: PiNetwork, stored: set[str]) -> None:
+    wanted = {key.removesuffix("_scale") for key in network.targets() if key.endswith(".weight_scale")}
+    if wrong := sorted(stored ^ wanted):
+        raise ValueError(
+            f"checkpoint: {folder} holds FP8 weights of an unknown scheme ({wrong[0]} and {len(wrong) - 1} more "
+            "differ); supported is fp8-prefix, as phyai-ros quantize writes it"
+        )
 
 
 def _declared_heads(folder: Path) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from phyai_core.layers.fp8 import Fp8Linear
 from phyai_core.layers.gemma import GemmaLayer, GemmaSizes, KeysValues, Modulation
 from phyai_core.layers.norm import AdaRMSNorm, RMSNorm
 from phyai_core.layers.rotary import Rotary
@@ -163,11 +164,25 @@ class PiNetwork(nn.Module):
         self.expert = ActionExpert(sizes, dtype, self.adaptive)
 
     @classmethod
-    def empty(cls, sizes: PiSizes, device: torch.device, dtype: torch.dtype, vision_dtype: torch.dtype) -> PiNetwork:
-        """A network on `device` whose weights are not yet set."""
+    def empty(
+        cls,
+        sizes: PiSizes,
+        device: torch.device,
+        dtype: torch.dtype,
+        vision_dtype: torch.dtype,
+        fp8_prefix: bool = False,
+    ) -> PiNetwork:
+        """A network on `device` whose weights are not yet set; `fp8_prefix`: as after `round_prefix`."""
         with torch.device("meta"):
             network = cls(sizes, dtype, vision_dtype)
+            if fp8_prefix:
+                network.round_prefix()
         return network.to_empty(device=device).requires_grad_(False)
+
+    def round_prefix(self) -> None:
+        """Large products of the prefix in FP8, weights rounded once (the scheme fp8-prefix); the expert stays."""
+        for layer in self.vlm.layers:
+            layer.round_to_fp8()
 
     def targets(self) -> dict[str, Tensor]:
         """{canonical key: tensor or view to fill} for every weight this network uses."""
@@ -220,12 +235,21 @@ def siglip_targets(prefix: str, block: nn.Module) -> dict[str, Tensor]:
 
 def _gemma_targets(prefix: str, layer: GemmaLayer) -> dict[str, Tensor]:
     found = named(prefix + "input_layernorm.", layer.attention_norm)
-    parts = [part for part in zip("qkv", layer.qkv.weight.split(layer.split), strict=True) if part[1].numel()]
-    found.update({f"{prefix}self_attn.{name}_proj.weight": view for name, view in parts})
+    for suffix, values in _weight_and_scale(layer.qkv):
+        parts = zip("qkv", values.split(layer.split), strict=True)
+        found.update({f"{prefix}self_attn.{name}_proj.{suffix}": part for name, part in parts if part.numel()})
     if hasattr(layer, "out"):
-        gate, up = layer.gate_up.weight[0::2], layer.gate_up.weight[1::2]
         found.update(named(prefix + "post_attention_layernorm.", layer.mlp_norm))
         found[prefix + "self_attn.o_proj.weight"] = layer.out.weight
-        found.update({prefix + "mlp.gate_proj.weight": gate, prefix + "mlp.up_proj.weight": up})
-        found[prefix + "mlp.down_proj.weight"] = layer.down.weight
+        for suffix, values in _weight_and_scale(layer.gate_up):
+            found.update(
+                {f"{prefix}mlp.gate_proj.{suffix}": values[0::2], f"{prefix}mlp.up_proj.{suffix}": values[1::2]}
+            )
+        found.update({f"{prefix}mlp.down_proj.{suffix}": values for suffix, values in _weight_and_scale(layer.down)})
     return found
+
+
+def _weight_and_scale(linear: nn.Linear | Fp8Linear) -> list[tuple[str, Tensor]]:
+    """What checkpoints call them, and where they lie; only FP8 weights have a scale, one for each row."""
+    scales = [("weight_scale", linear.scale)] if isinstance(linear, Fp8Linear) else []
+    return [("weight", linear.weight), *scales]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from phyai_adapters._flow_time import table_rows
+from phyai_core.layers.fp8 import Fp8Linear
 from phyai_core.layers.gemma import GemmaLayer
 from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.expert_loop import Cache, ExpertLoop, LoopInputs, make_cache, make_inputs
@@ -21,7 +22,6 @@ from phyai_kernels.expert_qkv import EXPERT_QKV
 from phyai_kernels.expert_weights import ExpertEnds, ExpertLayer, ExpertWeights, Mixing, pack_expert
 from phyai_kernels.pack_prefix import PACK_PREFIX
 from phyai_kernels.prefix_pass import PrefixLayer, PrefixPass, Weight
-from phyai_kernels.quantize_rows import quantize_weight
 from phyai_kernels.skinny import SUM_TILE
 from phyai_kernels.vision_pass import Affine, VisionBlock, VisionPass
 
@@ -55,7 +55,7 @@ def refuse_fused(adapter: PiAdapter) -> str | None:
 @torch.no_grad()
 def pack_weights(adapter: PiAdapter) -> FusedWeights:
     """Packs the weights of an adapter; its network stays usable."""
-    network, fp8 = adapter.network, adapter.options.fp8_prefix
+    network = adapter.network
     layers = [
         ExpertLayer(layer.qkv.weight, layer.out.weight, *_in_turns(layer.gate_up), layer.down.weight)
         for layer in network.expert.layers
@@ -66,7 +66,7 @@ def pack_weights(adapter: PiAdapter) -> FusedWeights:
             getattr(layer, name).weight.data = getattr(expert, name)[index]
     return FusedWeights(
         vision=[_vision_block(block) for block in network.vlm.vision.blocks],
-        prefix=[_prefix_layer(layer, fp8) for layer in network.vlm.layers],
+        prefix=[_prefix_layer(layer) for layer in network.vlm.layers],
         expert=expert,
         rotary=torch.stack((adapter.rotary.cos, adapter.rotary.sin)),
     )
@@ -90,16 +90,16 @@ def _affine(module: nn.Module) -> Affine:
     return Affine(module.weight, module.bias)
 
 
-def _prefix_layer(layer: GemmaLayer, fp8: bool) -> PrefixLayer:
-    norm, qkv = layer.attention_norm.weight, _weight(layer.qkv, fp8)
+def _prefix_layer(layer: GemmaLayer) -> PrefixLayer:
+    norm, qkv = layer.attention_norm.weight, _weight(layer.qkv)
     if not hasattr(layer, "out"):
         return PrefixLayer(norm, qkv)
-    products = (_weight(layer.gate_up, fp8), _weight(layer.down, fp8))
-    return PrefixLayer(norm, qkv, Weight(layer.out.weight), layer.mlp_norm.weight, *products)
+    out, gate_up, down = (_weight(getattr(layer, name)) for name in ("out", "gate_up", "down"))
+    return PrefixLayer(norm, qkv, out, layer.mlp_norm.weight, gate_up, down)
 
 
-def _weight(linear: nn.Linear, fp8: bool) -> Weight:
-    return Weight(*quantize_weight(linear.weight)) if fp8 else Weight(linear.weight)
+def _weight(linear: nn.Linear | Fp8Linear) -> Weight:
+    return Weight(linear.weight, getattr(linear, "scale", None))
 
 
 class FusedInference:

@@ -217,11 +217,11 @@ def compare_placements(thread: Engine, process: RemoteEngine, runs: int) -> dict
 
 
 def matrix_dtype(adapter: Adapter) -> torch.dtype:
-    """The type of most of the weights."""
+    """The type of most of the weights; FP8 is only a form in which some are kept."""
     modules = [value for value in vars(adapter).values() if isinstance(value, torch.nn.Module)]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in (parameter for module in modules for parameter in module.parameters()):
-        sizes[parameter.dtype] += parameter.numel()
+        sizes[parameter.dtype] += parameter.numel() if parameter.dtype.itemsize > 1 else 0
     return sizes.most_common(1)[0][0]
 
 

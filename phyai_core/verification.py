@@ -34,9 +34,14 @@ class Tolerance:
 
 
 def default_tolerance(adapter: Adapter, device: torch.device) -> Tolerance:
-    """float32 may differ by rounding, on a GPU by more of it; below float32 only the norm says something."""
+    """float32 may differ by rounding, on a GPU by more of it; below float32 only the norm says something.
+
+    In FP8 keys and values of deep layers differ much more than actions: phyai-ros quantize judges those.
+    """
     modules = [value for value in vars(adapter).values() if isinstance(value, nn.Module)]
     dtypes = {parameter.dtype for module in modules for parameter in module.parameters()}
+    if torch.float8_e4m3fn in dtypes:
+        return Tolerance(relative=0.2)
     if dtypes - {torch.float32}:
         return Tolerance(relative=3e-2)
     return Tolerance(absolute=1e-5 if device.type == "cpu" else 5e-4)

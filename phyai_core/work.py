@@ -2,8 +2,9 @@
 
     floor = sum over stages of max(flops / peak flops, bytes / peak bandwidth)
 
-Flops are those of matrix products, attention and convolutions (2 m n k each); bytes are the second matrix of each of
-them, weights or keys and values, read once per use. Everything else is taken as free, so no code can beat the floor.
+Flops are those of matrix products, attention and convolutions (2 m n k each, in FP8 half of that: every device that has
+it is twice as fast there); bytes are the second matrix of each of them, weights or keys and values, read once per use.
+Everything else is taken as free, so no code can beat the floor.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ def _work(name: str, args, result) -> tuple[int, tuple[Tensor, ...]]:
         second, inner = args[2], args[1].shape[-1]
     elif name in ("conv1d", "conv2d"):
         second, inner = args[1], args[1][0].numel()
+    elif name == "_scaled_mm":
+        return result.numel() * args[0].shape[-1], (args[1],)
     else:
         return 0, ()
     return 2 * result.numel() * inner, (second,)

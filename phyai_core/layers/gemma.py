@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from phyai_core.layers.attention import attend
+from phyai_core.layers.fp8 import Fp8Linear
 from phyai_core.layers.norm import AdaRMSNorm, RMSNorm, add_residual
 from phyai_core.layers.rotary import Rotary, rotate
 
@@ -61,6 +62,12 @@ class GemmaLayer(nn.Module):
             self.mlp_norm = AdaRMSNorm() if adaptive else RMSNorm(sizes.width)
             self.gate_up = _linear(sizes.width, 2 * sizes.mlp_width, dtype)
             self.down = _linear(sizes.mlp_width, sizes.width, dtype)
+
+    def round_to_fp8(self) -> None:
+        """Rounds all large weights but those of `out`; what goes into their products is rounded too from here on."""
+        for name in ("qkv", "gate_up", "down"):
+            if hasattr(self, name):
+                setattr(self, name, Fp8Linear.rounded(getattr(self, name)))
 
     def forward(
         self,

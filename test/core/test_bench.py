@@ -20,6 +20,7 @@ from phyai_core.bench import (
     count_tokens,
     longest_inputs,
     make_cases,
+    matrix_dtype,
     measure_cases,
     memory_bytes,
     profile_kernels,
@@ -70,6 +71,21 @@ def test_work_of_full_size_pi05_is_what_its_sizes_say():
     assert work["prefix"].flops == pytest.approx(3975e9 * last_layer + projector, rel=0.002)
     floor_ms = sum(KNOWN_ROOFS["H200"].floor_s(part) for part in work.values()) * 1e3
     assert floor_ms == pytest.approx(7.1, abs=0.1)
+
+
+def test_fp8_halves_what_the_large_products_of_the_prefix_need_at_least():
+    """Per token and layer: QKV, gate and up, down in FP8; output projection and attention stay."""
+    works = []
+    for fp8 in (False, True):
+        adapter = random_adapter("pi05", META, fp8_prefix=fp8)
+        inputs = {name: value.to(META) for name, value in longest_inputs(adapter).items()}
+        works.append(count_work(adapter, inputs, torch.bfloat16))
+        assert matrix_dtype(adapter) is torch.float32
+    plain, rounded = works
+    products = 17 * (2048 * 2560 + 3 * 2048 * 16384) + 2048 * 512
+    assert plain["prefix"].flops - rounded["prefix"].flops == pytest.approx(968 * products, rel=1e-6)
+    assert plain["prefix"].bytes - rounded["prefix"].bytes == pytest.approx(products, rel=1e-6)
+    assert plain["denoise"] == rounded["denoise"] and plain["vision"] == rounded["vision"]
 
 
 def test_a_floor_is_the_worse_of_arithmetic_and_memory():

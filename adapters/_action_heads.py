@@ -7,10 +7,11 @@ is code that runs; read it first, as with any file that comes with weights.
 from __future__ import annotations
 
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -71,9 +72,10 @@ def find_head(choice: str, folder: Path) -> type[ActionHead]:
 def _run_file(file: Path) -> Any:
     if not file.is_file():
         raise ValueError(f"action_head: {file} does not exist; the file is looked for beside the checkpoint")
-    spec = spec_from_file_location(f"action_head_{file.stem}", file)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = ModuleType(f"action_head_{file.stem}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    exec(compile(file.read_text(), file, "exec"), vars(module))
     return module
 
 

@@ -22,8 +22,16 @@ from phyai_core.types import Leftover, Observation
 FOLDER = MODELS / "minicpm_v46_backbone"
 CPU = torch.device("cpu")
 FLOW_HEAD = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import torch
 from phyai_adapters._action_heads import ActionHead
+
+@dataclass
+class Seen:
+    target: torch.Tensor
 
 class Flow(ActionHead):
     action_horizon, latent_dim, state_dim, num_denoise_steps = 8, 3, 5, 4
@@ -36,10 +44,10 @@ class Flow(ActionHead):
 
     def prepare(self, features, mask, state, embodiment):
         assert features.shape[-1] == self.width and mask.dtype == torch.bool
-        return state[:, :3]
+        return Seen(state[:, :3])
 
     def velocity(self, prepared, latents, rows):
-        return (prepared[:, None] - latents) / (1 - rows / self.num_denoise_steps)[:, None, None]
+        return (prepared.target[:, None] - latents) / (1 - rows / self.num_denoise_steps)[:, None, None]
 """
 
 

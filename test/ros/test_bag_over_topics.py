@@ -62,7 +62,7 @@ class LiveRig:
         if not now_ns:
             return True
         executor = session._executor
-        idle = executor._running is None and executor._pending is None
+        idle = not executor.busy
         on_time = self.node.get_clock().now().nanoseconds == now_ns
         due = self._ticks_before + (now_ns - self.player.start_ns) // DT_NS
         return idle and on_time and session._pipeline.record is not None and self._ticks() > due

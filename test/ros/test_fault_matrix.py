@@ -107,7 +107,7 @@ def jump(rig: PipelineRig) -> None:
 
 
 def estop_in_flight(rig: PipelineRig) -> None:
-    while rig.executor._flight is None:
+    while not rig.executor.busy:
         rig.tick()
     rig.pipeline.press_estop(True)
 

@@ -17,11 +17,9 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState, Poin
 from phyai_core.types import PolicySpec
 from phyai_ros.camera_view import info_topic
 from phyai_ros.endpoints import create_subscription
-from phyai_ros.mailbox import InputSet, Mailbox, Sample
+from phyai_ros.mailbox import Mailbox
 from phyai_ros.message_gaps import MessageGaps
 from phyai_ros.settings import Settings
-
-__all__ = ["InputSet", "Inputs", "Sample"]
 
 TELLS_MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # not in Humble
 OVERRIDABLE = (QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)

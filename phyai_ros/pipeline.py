@@ -17,9 +17,10 @@ from phyai_core.executor import RtcExecutor
 from phyai_core.timekeeping import Timekeeper
 from phyai_core.timing import ChunkTiming
 from phyai_core.types import Action, Command, Fault, FloatArray, Reason
-from phyai_ros.mailbox import Mailbox, Sample
+from phyai_ros.mailbox import Mailbox
 from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.pipeline_commands import HANDING_OVER, PipelineCommands
+from phyai_ros.sample import Sample
 from phyai_ros.supervision import Rules, Supervision
 from phyai_ros.tick_trace import TickTrace, TracedTick
 

@@ -15,8 +15,9 @@ from phyai_core.types import CameraSpec, Feature, PolicySpec, Reason
 from phyai_ros.input_sets import Received
 from phyai_ros.joint_inbox import JointInbox
 from phyai_ros.joints import JointMap
-from phyai_ros.mailbox import Mailbox, Sample
+from phyai_ros.mailbox import Mailbox
 from phyai_ros.parameters import build_settings
+from phyai_ros.sample import Sample
 from phyai_ros.settings import Joints
 from phyai_ros.spec_checks import check_against_spec
 

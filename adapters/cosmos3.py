@@ -162,10 +162,10 @@ class Cosmos3(Adapter):
     @torch.no_grad()
     def encode_prefix(self, inputs: Mapping[str, Tensor]) -> Prefix:
         """Inputs on the device -> what every step reads. `frame` may be given: the picture as a latent."""
+        frame = inputs["frame"] if "frame" in inputs else self.see(inputs["canvas"])
         texts = self.embed_prompt(inputs).transpose(0, 1).flatten(0, 1)
         mask = self._branches(inputs["token_mask"], inputs["empty_mask"])
         context = self.network.transformer.place(texts, mask, self.sampler.scene)
-        frame = inputs["frame"] if "frame" in inputs else self.see(inputs["canvas"])
         width = self.network.transformer.sizes.action_dim
         return Prefix(context, frame, pad(inputs["state"], (0, width - WIDTH)))
 

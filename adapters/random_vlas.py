@@ -1,4 +1,4 @@
-"""SmolVLA, GR00T N1.7, MiniCPM-Robot with random weights, of full size or a tiny one: for measuring speed, memory."""
+"""Policies beside pi0 and pi0.5 with random weights, of full size or a tiny one: for measuring speed and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from phyai_adapters._smolvla import SmolNetwork, SmolSizes
 from phyai_adapters._tokenizers import ByteTokenizer
 from phyai_adapters.groot import Groot, GrootParts
 from phyai_adapters.minicpm import MiniCpm
+from phyai_adapters.random_cosmos3 import random_cosmos3
 from phyai_adapters.smolvla import SmolVla
+from phyai_core.adapter import Adapter
 from phyai_core.layers.gemma import GemmaSizes
 from phyai_core.layers.siglip import SiglipSizes
 from phyai_core.weights import LoadReport
@@ -149,17 +151,18 @@ def random_minicpm(size: str, device: torch.device, options: Options, prompt_tok
     return MiniCpm(Parts(spec, deployment, {"image_token_id": 390}, network, options, NOTHING_LOADED), ByteTokenizer())
 
 
-MAKERS = {"smolvla": random_smolvla, "groot": random_groot, "minicpm": random_minicpm}
+MAKERS = {"smolvla": random_smolvla, "groot": random_groot, "minicpm": random_minicpm, "cosmos3": random_cosmos3}
 SIDES = {  # of the frames, in pixels
     "smolvla": {"full": 512, "tiny": 64},
     "groot": {"full": 256, "tiny": 64},
     "minicpm": {"full": IMAGE_SIZE, "tiny": 64},
+    "cosmos3": {"full": 360, "tiny": 360},
 }
 
 
 def random_vla(
     name: str, device: torch.device, size: str, cameras: Sequence[str], prompt_tokens: int, dtype: str | None, seed: int
-) -> SmolVla | Groot | MiniCpm:
+) -> Adapter:
     """The policy `name` of MAKERS, prompts padded to `prompt_tokens`."""
     side = SIDES[name][size]
     options = Options(rate_hz=50.0, frame_sizes=dict.fromkeys(cameras, (side, side)), dtype=dtype)

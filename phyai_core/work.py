@@ -108,12 +108,14 @@ def _work(name: str, args, result) -> tuple[int, tuple[Tensor, ...]]:
 def count_work(adapter: Adapter, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Work]:
     """Work per stage of one inference in `dtype` on `inputs`, which lie where the weights lie (meta: nothing is run).
 
-    Without `adapter.vision` its work is part of the prefix.
+    Without `adapter.vision` its work is part of the prefix. What depends on the prompt alone is not counted.
     """
     spec, stages = adapter.spec, {}
     batch, device = next(iter(inputs.values())).shape[0], next(iter(inputs.values())).device
     latents = torch.zeros(batch, spec.action_horizon, spec.latent_dim, device=device)
     flow_time = torch.zeros(batch, spec.action_horizon, device=device)
+    if "prompt_embedding" in adapter.lifetimes:
+        inputs = {**inputs, "prompt_embedding": adapter.embed_prompt(inputs)}
     with WorkCounter(dtype) as counter:
         hook = adapter.vision and adapter.vision.register_forward_hook(lambda *_: stages.update(vision=counter.take()))
         prefix = adapter.encode_prefix(inputs)

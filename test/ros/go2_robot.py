@@ -63,10 +63,10 @@ def load_model() -> mujoco.MjModel:
 class Go2Robot(Node):
     """Makes the time (/clock): a control period passes when a command came, or none came for a while.
 
-    `command` is the velocity to walk at, m/s and rad/s; motors follow a target `delay_ticks` after it came.
+    `command` is the velocity to walk at, m/s and rad/s; motors follow a target `delay_s` after it came.
     """
 
-    def __init__(self, context: rclpy.Context, command=(0.8, 0.0, 0.0), delay_ticks: int = 0) -> None:
+    def __init__(self, context: rclpy.Context, command=(0.8, 0.0, 0.0), delay_s: float = 0.0) -> None:
         super().__init__("go2", context=context)
         self.model = load_model()
         self.data, self.command = mujoco.MjData(self.model), np.array(command)
@@ -74,7 +74,8 @@ class Go2Robot(Node):
         self._qpos, self._dofs = self.model.jnt_qposadr[ids], self.model.jnt_dofadr[ids]
         actuators = {int(self.model.actuator_trnid[index, 0]): index for index in range(self.model.nu)}
         self._actuators = [actuators[joint] for joint in ids]
-        self._torque, self._targets, self.commands = np.zeros(12), deque([POSE] * (delay_ticks + 1)), 0
+        self._torque, self._target, self.commands = np.zeros(12), POSE, 0
+        self._delay_s, self._coming = delay_s, deque()  # (time from which on it is followed, target)
         self._stand()
         self._states = self.create_publisher(JointState, "joint_states", 10)
         self.create_subscription(Float64MultiArray, "forward_position_controller/commands", self._receive, 1)
@@ -92,8 +93,7 @@ class Go2Robot(Node):
         mujoco.mj_forward(self.model, self.data)
 
     def _receive(self, message: Float64MultiArray) -> None:
-        self._targets.append(np.array(message.data))
-        self._targets.popleft()
+        self._coming.append((self.data.time + self._delay_s, np.array(message.data)))
         self.commands += 1
         if self._news is not None:
             self._answered = self.commands  # late: it answers the period before
@@ -112,7 +112,9 @@ class Go2Robot(Node):
 
     def _step(self) -> None:
         data, limit = self.data, self.model.actuator_ctrlrange[self._actuators, 1]
-        torque = STIFFNESS * (self._targets[0] - data.qpos[self._qpos]) - DAMPING * data.qvel[self._dofs]
+        while self._coming and self._coming[0][0] < data.time + STEP_S / 2:
+            self._target = self._coming.popleft()[1]
+        torque = STIFFNESS * (self._target - data.qpos[self._qpos]) - DAMPING * data.qvel[self._dofs]
         self._torque += STEP_S / (TORQUE_LAG_S + STEP_S) * (torque.clip(-limit, limit) - self._torque)
         data.ctrl[self._actuators] = self._torque
         mujoco.mj_step(self.model, data)

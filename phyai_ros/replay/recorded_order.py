@@ -70,6 +70,7 @@ class RecordedOrder:
                 arrival_ns = launch_ns - (chunk.base_tick - use.arrival_tick) * period_ns
                 there = self._ticks.list[self._ticks.last_until(arrival_ns + period_ns // 2)]
                 window = (there.ran_ns + 1, self._ticks.after(there).ran_ns)
+                window = window if use.arrival_tick < chunk.base_tick else (0, launch_ns)  # before the very first tick
                 self._seen[use.topic].append(Seen(use.stamp_ns, *window))
                 self._without[use.topic].append((use.stamp_ns, launch_ns + 1))
             if chunk.epoch != epoch:

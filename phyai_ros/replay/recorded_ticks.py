@@ -61,8 +61,11 @@ class RecordedTicks(UniformTicks):
 
 
 def _commanded(run: RecordedRun) -> Iterator[TracedTick]:
+    """A tick that launched with an input stamped after its deadline ran that late at least."""
+    newest_ns = {chunk.base_tick: max((use.stamp_ns for use in chunk.uses), default=0) for chunk in run.chunks}
     for tick, stamp_ns in zip(run.command_ticks.tolist(), run.command_ns.tolist(), strict=True):
-        yield TracedTick(tick, stamp_ns, sub_ticks=ALL)
+        late_ns = newest_ns.get(tick, 0) - stamp_ns
+        yield TracedTick(tick, stamp_ns, late_ns if 0 < late_ns < run.dt_s * NS_PER_S else 0, sub_ticks=ALL)
 
 
 def _shifted(tick: TracedTick, by: int, period_ns: int) -> TracedTick:
@@ -109,8 +112,8 @@ def recorded_latency(run: RecordedRun, ticks: RecordedTicks) -> Latency:
         by_base[chunk.base_tick].append(chunk)
 
     def latency(request: InferenceRequest, measured_s: float) -> float:
-        fitting = (c for c in by_base[request.base_tick] if abs(c.adopt_ns - request.launch_ns) < LONGEST_NS)
-        chunk = next(fitting, None)
+        fitting = [c for c in by_base[request.base_tick] if abs(c.adopt_ns - request.launch_ns) < LONGEST_NS]
+        chunk = min(fitting, key=lambda c: abs(c.adopt_ns - request.launch_ns), default=None)
         after = ticks.next_launch(request.launch_ns) if chunk is None else None
         if chunk is None and after is None:
             return usual_s

@@ -39,6 +39,7 @@ def test_the_recording_holds_inputs_commands_and_chunks(recording):
         counts = {topic.name: topic.count for topic in bag.topics.values()}
     assert counts["/camera/front/image_raw"] > 20 and counts["/joint_states"] > 80
     assert counts["/policy/chunk"] == counts["/policy/timing"] > 2 and counts["/policy/command"] > 20
+    assert counts["/policy/ticks"] > 10
 
 
 def test_a_replay_commands_what_the_live_node_commanded(recording, tmp_path):

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from phyai_adapters._flow_time import table_rows
 from phyai_core.layers.fp8 import Fp8Linear
 from phyai_core.layers.gemma import GemmaLayer
+from phyai_core.layers.siglip import SiglipTower
 from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.expert_loop import Cache, ExpertLoop, LoopInputs, make_cache, make_inputs
 from phyai_kernels.expert_loop_hopper import make_expert_loops
 from phyai_kernels.expert_qkv import EXPERT_QKV
 from phyai_kernels.expert_weights import ExpertEnds, ExpertLayer, ExpertWeights, Mixing, pack_expert
+from phyai_kernels.image_patches import IMAGE_PATCHES, fold_patches
 from phyai_kernels.pack_prefix import PACK_PREFIX
 from phyai_kernels.prefix_pass import PrefixLayer, PrefixPass, Weight
 from phyai_kernels.skinny import SUM_TILE
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 class FusedWeights(NamedTuple):
     """What all static shapes of one adapter share."""
 
+    patches: Affine  # of pixels - 128: weight [D, padded], bias and positions [I, D]
     vision: list[VisionBlock]
     prefix: list[PrefixLayer]
     expert: ExpertWeights
@@ -65,6 +68,7 @@ def pack_weights(adapter: PiAdapter) -> FusedWeights:
         for name in ("out", "gate_up", "down"):  # one copy is enough; rows of queries and keys are packed otherwise
             getattr(layer, name).weight.data = getattr(expert, name)[index]
     return FusedWeights(
+        patches=_fold_patches(network.vlm.vision),
         vision=[_vision_block(block) for block in network.vlm.vision.blocks],
         prefix=[_prefix_layer(layer) for layer in network.vlm.layers],
         expert=expert,
@@ -80,6 +84,11 @@ def make_ends(adapter: PiAdapter, entry: Tensor, bias: Tensor, mixing: Mixing | 
 
 def _in_turns(linear: nn.Linear) -> tuple[Tensor, Tensor]:
     return linear.weight[0::2], linear.weight[1::2]
+
+
+def _fold_patches(tower: SiglipTower) -> Affine:
+    weight, bias = fold_patches(tower.patch.weight, tower.patch.bias, tower.dtype)
+    return Affine(weight, (tower.position + bias).to(tower.dtype))
 
 
 def _vision_block(block: nn.Module) -> VisionBlock:
@@ -123,6 +132,7 @@ class FusedInference:
         prefix = (weights.prefix, *cache, self._length, weights.rotary, tokens, dispatcher)
         self._prefix = PrefixPass(*prefix)
         self._make_vision(robots * cameras, dispatcher)
+        self._plan_cuts(robots, dispatcher)
         self._pack = self._plan_pack(robots, dispatcher)
         self._loops = self._make_loops(robots, cache, dispatcher)
 
@@ -132,9 +142,14 @@ class FusedInference:
 
     def see(self) -> None:
         """Frames -> image tokens."""
-        images = self._adapter.prepare_images(self._inputs)
-        patches = self._adapter.network.vlm.vision.embed(images.flatten(0, 1))
-        self._vision.x.copy_(patches.flatten(0, 1))
+        if self._cuts:
+            for cut, arguments in self._cuts:
+                cut(*arguments)
+            torch.addmm(self._positions, self._patches, self._weights.patches.weight.T, out=self._vision.x)
+        else:
+            images = self._adapter.prepare_images(self._inputs)
+            patches = self._adapter.network.vlm.vision.embed(images.flatten(0, 1))
+            self._vision.x.copy_(patches.flatten(0, 1))
         self._vision.run()
 
     def read(self) -> None:
@@ -159,6 +174,21 @@ class FusedInference:
         self._image_tokens = torch.zeros(len(x), self._prefix.x.shape[1], **kind)
         ends = (_affine(vlm.vision.norm), _affine(vlm.projector), images, vision.num_heads)
         self._vision = VisionPass(self._weights.vision, *ends, x, self._image_tokens, dispatcher)
+
+    def _plan_cuts(self, robots: int, dispatcher: Dispatcher) -> None:
+        """Frames that come as the tower wants them need no resizing: a launch for each camera, and one product."""
+        sizes, weights = self._adapter.network.sizes.vision, self._weights.patches
+        frames = [self._inputs[f"image.{camera.key}"] for camera in self._adapter.spec.cameras]
+        fits = all(f.dtype == torch.uint8 and f.shape[1:3] == (sizes.image_size,) * 2 for f in frames)
+        self._cuts: list[tuple[Callable, tuple]] = []
+        if "images" in self._inputs or not fits:
+            return
+        patches = self._vision.x.new_zeros(robots, len(frames), sizes.tokens, weights.weight.shape[1])
+        for index, frame in enumerate(frames):
+            arguments = (frame, patches[:, index], sizes.patch_size)
+            self._cuts.append((dispatcher.pick(IMAGE_PATCHES, *arguments), arguments))
+        self._patches = patches.flatten(0, 2)
+        self._positions = weights.bias.repeat(robots * len(frames), 1)
 
     def _plan_pack(self, robots: int, dispatcher: Dispatcher) -> tuple[Callable, tuple]:
         """The candidate, and its arguments without the prompt, which a runtime may only embed later."""

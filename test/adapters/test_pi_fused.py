@@ -131,6 +131,14 @@ def test_absent_cameras_and_short_prompts_leave_no_trace_in_a_batch(adapter, mas
     assert relative_error(run(adapter, inputs, given, fused=True), expected) < 1e-5
 
 
+def test_frames_of_another_size_or_type_are_resized_first(adapter):
+    inputs, given = make_inputs(adapter, [[True] * 3], [WORDS]), make_given(adapter, ["none"])
+    names = [f"image.{camera.key}" for camera in adapter.spec.cameras]
+    inputs[names[0]], inputs[names[1]] = inputs[names[0]][:, :20], inputs[names[1]].float() / 255
+    expected = run(adapter, inputs, given, fused=False)
+    assert relative_error(run(adapter, inputs, given, fused=True), expected) < 1e-5
+
+
 def test_a_short_prompt_is_the_same_in_a_longer_bucket(adapter):
     inputs, given = make_inputs(adapter, [[True] * 3], [4]), make_given(adapter, ["none"])
     short = {**inputs, "tokens": inputs["tokens"][:, :5], "token_mask": inputs["token_mask"][:, :5]}

@@ -10,6 +10,7 @@ from comparison import assert_agrees, draw, poisoned
 
 from phyai_kernels.causal_conv import CAUSAL_CONV
 from phyai_kernels.image_attention import IMAGE_ATTENTION
+from phyai_kernels.image_patches import IMAGE_PATCHES, fold_patches
 from phyai_kernels.pack_prefix import PACK_PREFIX
 from phyai_kernels.prefix_attention import HOPPER, PREFIX_ATTENTION, SDPA
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
@@ -26,6 +27,23 @@ def dtype(request):
 def make(where):
     generator = torch.Generator().manual_seed(3)
     return lambda *shape, dtype=torch.float32: draw(generator, *shape, dtype=dtype, device=where)
+
+
+def test_image_patches_with_folded_weights_are_the_embedding_of_scaled_pixels(make, dtype, where):
+    generator, patch = torch.Generator().manual_seed(2), 6
+    frames = torch.randint(256, (2, 18, 12, 3), generator=generator).to(where, torch.uint8)
+    results = []
+    for function in (IMAGE_PATCHES.reference, IMAGE_PATCHES.triton):
+        out = poisoned(2, 2, 6, 112, dtype=dtype, device=where)  # one camera of two
+        function(frames, out[:, 1], patch)
+        assert out[:, 0].isnan().all()
+        results.append(out[:, 1])
+    assert torch.equal(*results)
+    weight, bias = make(5, 3 * patch * patch), make(5)
+    pixels = frames.float().permute(0, 3, 1, 2) / 255 * 2 - 1
+    expected = torch.nn.functional.conv2d(pixels, weight.view(5, 3, patch, patch), bias, stride=patch).flatten(2)
+    folded, folded_bias = fold_patches(weight, bias, torch.float32)
+    assert_agrees(results[0].float() @ folded.T + folded_bias, expected.transpose(1, 2))
 
 
 @pytest.mark.parametrize("masks", [([1, 1, 1], [1, 0, 1]), ([0, 1, 0], [1, 1, 0]), ([0, 0, 0], [0, 0, 1])])

@@ -56,5 +56,9 @@ def trace(adapter: MiniCpm, inputs: Mapping[str, Tensor], noise: Tensor) -> Iter
     yield Stage("last_hidden_state", text.norm(hidden)[0])
     prefix, steps = adapter.encode_prefix(inputs), adapter.spec.num_denoise_steps
     for step in range(steps):
-        noise = noise + adapter.denoise_step(prefix, noise, torch.full(noise.shape[:2], step / steps)) / steps
+        noise = (
+            noise
+            + adapter.denoise_step(prefix, noise, torch.full(noise.shape[:2], step / steps, device=noise.device))
+            / steps
+        )
     yield Stage("action_chunk", noise if steps else adapter.predict(prefix, noise))

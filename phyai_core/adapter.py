@@ -91,6 +91,8 @@ class Adapter(ABC):
     vision: nn.Module | None = None  # its return ends the stage "vision" of encode_prefix; for timing only
     # Forward differences of denoise_step are taken over this distance. In bfloat16 rounding drowns less than 0.1.
     derivative_step: float = 0.01
+    # How far float32 may be from a recording on a CPU, in units of its root mean square; more where sums are recurrent.
+    rounding: float = 1e-5
     dispatcher: Dispatcher | None = None  # chooses the kernels of `fuse`; the engine's recipe sets it
 
     def encode_actions(self, actions: FloatArray, obs: Observation) -> FloatArray:

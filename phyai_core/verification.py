@@ -44,7 +44,7 @@ def default_tolerance(adapter: Adapter, device: torch.device) -> Tolerance:
         return Tolerance(relative=0.2)
     if dtypes - {torch.float32}:
         return Tolerance(relative=3e-2)
-    return Tolerance(absolute=1e-5 if device.type == "cpu" else 5e-4)
+    return Tolerance(absolute=adapter.rounding if device.type == "cpu" else max(adapter.rounding, 5e-4))
 
 
 @dataclass(frozen=True)

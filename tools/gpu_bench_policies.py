@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = {"phyai_core": "phyai_core", "phyai_ros": "phyai_ros", "adapters": "phyai_adapters", "kernels": "phyai_kernels"}
 LIMIT_S = 240
 RANDOM = ("--random-weights", "--device", "cuda")
+MINICPM = ("--adapter", "minicpm", "--cameras", "2", "--prompt-tokens", "64")
 CASES = {
     "pi05_3x200": ("--adapter", "pi05", "--batch", "8", "--process", "--against-float32", *RANDOM),
     "pi05_3x200_fp8": ("--adapter", "pi05", "--batch", "2", "--fp8-prefix", "--against-float32", *RANDOM),
@@ -31,6 +32,10 @@ CASES = {
     "pi0_3x48_methods": ("--adapter", "pi0", "--prompt-tokens", "48", "--no-fused", *RANDOM),
     "smolvla_2x48": ("--adapter", "smolvla", "--cameras", "2", "--prompt-tokens", "48", *RANDOM),
     "groot_2x64": ("--adapter", "groot", "--cameras", "2", "--prompt-tokens", "64", *RANDOM),
+    "smolvla_2x48_compiled": ("--adapter", "smolvla", "--cameras", "2", "--prompt-tokens", "48", "--compile", *RANDOM),
+    "groot_2x64_compiled": ("--adapter", "groot", "--cameras", "2", "--prompt-tokens", "64", "--compile", *RANDOM),
+    "minicpm_2x64": (*MINICPM, "--against-float32", *RANDOM),
+    "minicpm_2x64_bf16": (*MINICPM, "--dtype", "bf16", *RANDOM),
     "pi05_checkpoint": ("--adapter", "pi05", "--device", "cuda", "--process"),
 }
 WRITE = (

@@ -1,8 +1,9 @@
 """Several robots, one policy: whose requests run next, in which batch, on which devices.
 
 A group is what runs one batch: an engine on one device, or several devices that split the model (tensor parallel) or
-the branches of guidance (CFG) among themselves. Several groups of the same policy work side by side (data parallel).
-Nobody waits for a batch to fill: a group that is free takes what is there, most urgent first.
+the branches of guidance (CFG) among themselves; on one device these are rows of one batch. Several groups of the same
+policy work side by side (data parallel). Nobody waits for a batch to fill: a group that is free takes what is
+there, most urgent first.
 """
 
 from __future__ import annotations

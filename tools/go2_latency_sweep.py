@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DELAYS_MS = (0.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0)
+DELAYS_MS = (0.0, 2.5, 5.0, 6.0, 7.5, 10.0, 15.0, 20.0, 30.0, 40.0)
 HEAD = "| added delay | walks without a fall | mean speed of these | slowest |\n|---|---|---|---|"
 
 

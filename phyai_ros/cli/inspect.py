@@ -110,4 +110,4 @@ def _rate_missing(found: Description) -> bool:
 
 
 def _recommended_mode(spec: PolicySpec) -> str:
-    return next((mode for mode in ("trained", "identity") if mode in spec.rtc_modes), "none")
+    return next((mode for mode in ("trained", "identity", "hard") if mode in spec.rtc_modes), "none")

@@ -18,6 +18,7 @@ from phyai_adapters.detection import detect_adapter
 from phyai_adapters.flow_tiny import SHIPPED_CHECKPOINT
 from phyai_adapters.random_policies import write_checkpoint
 from phyai_ros.cli.main import run
+from phyai_ros.parameters import ParameterError
 from phyai_ros.settings import Settings
 from phyai_ros.spec_checks import check_against_spec
 
@@ -71,8 +72,8 @@ def test_a_bare_checkpoint_says_what_is_still_to_do(tmp_path, capfd):
         load_adapter("pi0", folder, CPU)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "flow_tiny"])
-def test_the_parameter_file_fits_the_policy(kind, tmp_path, capfd):
+@pytest.mark.parametrize(("kind", "mode"), [("pi0", "identity"), ("flow_tiny", "identity"), ("cosmos3", "hard")])
+def test_the_parameter_file_fits_the_policy(kind, mode, tmp_path, capfd):
     folder = SHIPPED_CHECKPOINT if kind == "flow_tiny" else GOLDEN / kind
     file = tmp_path / "sub" / "policy.yaml"
     assert run(["inspect", str(folder), "--yaml", str(file)], TABLE) == 0
@@ -82,7 +83,15 @@ def test_the_parameter_file_fits_the_policy(kind, tmp_path, capfd):
     keys = values["cameras"].pop("keys")
     values["cameras"] = {"keys": keys, "by_key": values["cameras"]}
     settings = check_against_spec(Settings.model_validate(values), describe_checkpoint(folder, kind).spec)
-    assert settings.rtc.mode == "identity" and Path(settings.inference.checkpoint) == folder.resolve()
+    assert settings.rtc.mode == mode and Path(settings.inference.checkpoint) == folder.resolve()
+
+
+def test_modes_that_change_velocities_are_refused_where_the_sampler_gives_none():
+    values = {"cameras": {"keys": ["wrist_image_left", "exterior_image_1_left", "exterior_image_2_left"]}}
+    spec = describe_checkpoint(GOLDEN / "cosmos3", "cosmos3").spec
+    for mode in ("identity", "ramp", "vjp"):
+        with pytest.raises(ParameterError, match=f"rtc.mode: '{mode}' is not allowed.*hard with the policy cosmos3"):
+            check_against_spec(Settings.model_validate({**values, "rtc": {"mode": mode}}), spec)
 
 
 def test_a_broken_checkpoint_is_told_in_a_sentence(tmp_path, capfd):

@@ -50,6 +50,14 @@ def test_recorded_policies_are_reproduced_stage_by_stage_and_by_the_engine(kind,
     assert "departs" not in capfd.readouterr().out
 
 
+def test_further_cases_lie_in_files_of_their_own(capfd):
+    """Of Cosmos3: samples of diffusers' pipeline and, as droid_*.safetensors, of NVIDIA's server."""
+    folder = str(GOLDEN / "cosmos3")
+    assert run(["verify", folder, "--io", folder], TABLE) == 0
+    out = capfd.readouterr().out
+    assert "flowshift10_4_cfg3.action" in out and "droid_hist3_state.action" in out and "(engine)" in out
+
+
 @pytest.mark.parametrize(
     ("key", "stage"), [(VISION, "prefix.embs"), (LANGUAGE, "prefix.kv.2.k"), (EXPERT, "suffix.step0.last_hidden")]
 )

@@ -20,6 +20,7 @@ from phyai_core.types import PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 
 RANDOM_STD = 0.02
+SCALE = "_scale"  # what the key of an FP8 weight's scales ends with
 
 
 class PiParts(NamedTuple):
@@ -49,7 +50,7 @@ def load_parts(
     options = read_options(folder) if options is None else options
     weights = Checkpoint(folder)
     shapes = {canonical_key(key, kind): shape for key, shape in weights.shapes.items()}
-    sizes = read_sizes(shapes, **_declared_heads(folder))
+    sizes = read_sizes(shapes, **declared_heads(folder))
     deployment = _read_deployment(kind, folder, shapes, sizes, options)
     spec = deployment.spec(sizes.latent_dim, options.rate_hz, folder)
     tokenizer = open_tokenizer(options.tokenizer, folder)
@@ -112,6 +113,11 @@ def fill_random(network: nn.Module, seed: int) -> None:
                 parameter.add_(1.0)
 
 
+def fp8_keys(network: PiNetwork) -> set[str]:
+    """Canonical keys of the weights that this network holds in FP8."""
+    return {key.removesuffix(SCALE) for key in network.targets() if key.endswith(SCALE)}
+
+
 def _check_arguments(kind: str, checkpoint: Path | None, device: torch.device) -> Path:
     if checkpoint is None:
         raise ValueError(f"checkpoint: {kind} ships no weights; give the folder of a checkpoint")
@@ -135,15 +141,14 @@ def _check_fp8(options: Options, stored: bool, device: torch.device) -> None:
 
 
 def _check_scheme(folder: Path, network: PiNetwork, stored: set[str]) -> None:
-    wanted = {key.removesuffix("_scale") for key in network.targets() if key.endswith(".weight_scale")}
-    if wrong := sorted(stored ^ wanted):
+    if wrong := sorted(stored ^ fp8_keys(network)):
         raise ValueError(
             f"checkpoint: {folder} holds FP8 weights of an unknown scheme ({wrong[0]} and {len(wrong) - 1} more "
             "differ); supported is fp8-prefix, as phyai-ros quantize writes it"
         )
 
 
-def _declared_heads(folder: Path) -> dict[str, int]:
+def declared_heads(folder: Path) -> dict[str, int]:
     """Heads of a shrunk vision tower, which no shape tells: in the meta.json of parity fixtures."""
     meta = read_json(folder / "meta.json") if (folder / "meta.json").is_file() else {}
     heads = meta.get("tiny", {}).get("vision", {}).get("num_attention_heads")

@@ -48,7 +48,7 @@ FULL = PiSizes(
 TINY = PiSizes(
     vision=SiglipSizes(48, 2, 96, 4, image_size=56),
     vlm=GemmaSizes(64, 3, 128, 8, 1, 16),
-    expert=GemmaSizes(32, 3, 64, 8, 1, 16),
+    expert=GemmaSizes(64, 3, 64, 8, 1, 16),
     vocab=320,
 )
 

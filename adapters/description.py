@@ -15,6 +15,7 @@ from phyai_adapters._deployment import read_options
 from phyai_adapters._processing import MeanStd, Normaliser, Range
 from phyai_adapters._tokenizers import ByteTokenizer
 from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig
+from phyai_adapters.quantization import describe_quantization
 from phyai_core.adapter import Adapter
 from phyai_core.types import PolicySpec
 
@@ -41,6 +42,7 @@ class Description:
     spec: PolicySpec
     prompt_tokens: int  # longest prompt; 0: no prompt
     parameters: int  # 0: not told, as of exported networks
+    quantization: str  # of the weights in the file; empty: as trained
     file_bytes: int
     state_range: tuple[str, ...]
     action_range: tuple[str, ...]
@@ -62,6 +64,7 @@ def describe_checkpoint(folder: Path, name: str) -> Description:
         spec=adapter.spec,
         prompt_tokens=adapter.prompt_buckets[-1] if adapter.prompt_buckets else getattr(adapter, "prompt_tokens", 0),
         parameters=parameters,
+        quantization=describe_quantization(folder, {p.dtype for p in network.parameters()} if network else ()),
         file_bytes=sum(file.stat().st_size for file in files),
         state_range=_range_of(adapter, "state"),
         action_range=_range_of(adapter, "action"),

@@ -30,8 +30,9 @@ class Checkpoint:
 
     def __init__(self, path: Path, stem: str = "model"):
         self.path = Path(path)
-        self._readers = [_open(file) for file in _files(self.path, f"{stem}.safetensors")]
-        self._where = {key: reader for reader in self._readers for key in reader.keys()}  # noqa: SIM118
+        self._readers = {file: _open(file) for file in _files(self.path, f"{stem}.safetensors")}
+        self.files = {file: tuple(reader.keys()) for file, reader in self._readers.items()}
+        self._where = {key: self._readers[file] for file, keys in self.files.items() for key in keys}
         slices = {key: reader.get_slice(key) for key, reader in self._where.items()}
         self.shapes = {key: tuple(entry.get_shape()) for key, entry in slices.items()}
         self.dtypes = {key: entry.get_dtype() for key, entry in slices.items()}

@@ -67,7 +67,9 @@ def bench(
     if process:
         report["process_ms"] = _compare_process(engine, recipe, runs)
     if against_float32:
-        report["relative_l2_to_float32"] = _compare_float32(engine, recipe)
+        report["relative_l2_to_float32"] = _compare(engine, recipe, dtype="float32")
+        if fp8_prefix:
+            report["relative_l2_to_unquantised"] = _compare(engine, recipe)
     _show(report, console := make_console())
     if json_file is not None:
         write_json(json_file, report)
@@ -169,11 +171,12 @@ def _compare_process(engine: Engine, recipe: EngineRecipe, runs: int) -> dict[st
         remote.close()
 
 
-def _compare_float32(engine: Engine, recipe: EngineRecipe) -> float:
+def _compare(engine: Engine, recipe: EngineRecipe, **other: str) -> float:
+    """Error of one inference against the same weights without FP8, and with what else `other` changes in the load."""
     from phyai_core.bench import noise_for, random_observation, relative_error
     from phyai_core.engine import plain_tables
 
-    load = replace(recipe.load, dtype="float32", fp8_prefix=False)
+    load = replace(recipe.load, fp8_prefix=False, **other)
     reference = replace(recipe, load=load, batch_sizes=(1,)).build()
     request = (
         random_observation(engine.spec, "pick up the block", 0),
@@ -189,8 +192,9 @@ def _show(report: dict[str, Any], console: Console) -> None:
     if "process_ms" in report:
         thread, process = (report["process_ms"][place]["p50"] for place in ("thread", "process"))
         console.print(f"in a child process: {process:.2f} ms, in a thread: {thread:.2f} ms (p50)")
-    if "relative_l2_to_float32" in report:
-        console.print(f"relative L2 to float32: {report['relative_l2_to_float32']:.1e}")
+    for name in ("float32", "unquantised"):
+        if (key := f"relative_l2_to_{name}") in report:
+            console.print(f"relative L2 to {name}: {report[key]:.1e}")
 
 
 def make_table(report: dict[str, Any]) -> Table:

@@ -51,6 +51,8 @@ def summary_lines(found: Description) -> Iterator[str]:
     rate = "unknown rate" if _rate_missing(found) else f"{1.0 / spec.dt_s:g} Hz"
     yield f"adapter: {found.adapter}, {found.layout} layout"
     yield f"size: {found.parameters / 1e6:.1f} million parameters, {found.file_bytes / 1e6:.1f} MB on disk"
+    if found.quantization:
+        yield f"quantised: {found.quantization}"
     for camera in spec.cameras:
         yield f"camera: {camera.key}, trained on {camera.height} x {camera.width} pixels"
     yield f"prompt: up to {found.prompt_tokens} tokens" if found.prompt_tokens else "prompt: none"

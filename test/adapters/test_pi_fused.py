@@ -182,7 +182,8 @@ def test_what_it_cannot_or_should_not_run_is_left_to_the_methods_with_a_reason(a
     adapter.fuses_everywhere = False
     assert adapter.fuse(inputs, given) == {}
     assert "made for bfloat16, not torch.float32" in adapter.dispatcher.explain()
-    small = type(adapter).random(TINY, CPU, Options(action_horizon=HORIZON, num_denoise_steps=STEPS))
+    narrow = replace(TINY, expert=replace(TINY.expert, width=32))
+    small = type(adapter).random(narrow, CPU, Options(action_horizon=HORIZON, num_denoise_steps=STEPS))
     small.fuses_everywhere = True
     assert small.fuse({}, given) == {}
     assert "width 32 is not a multiple of 64" in small.dispatcher.explain()

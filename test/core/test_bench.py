@@ -13,7 +13,7 @@ import torch
 
 from core.fakes import LinearFlow, make_spec
 from phyai_adapters.flow_tiny import SHIPPED_CHECKPOINT
-from phyai_adapters.random_policies import random_adapter
+from phyai_adapters.random_policies import RandomLoad, random_adapter
 from phyai_core.bench import (
     Case,
     _measure_gaps,
@@ -29,7 +29,9 @@ from phyai_core.bench import (
     summarise_ms,
 )
 from phyai_core.engine import Engine, blank_observation, blank_request
+from phyai_core.recipe import EngineRecipe
 from phyai_core.work import KNOWN_ROOFS, Roofs, Work, WorkCounter, count_work, find_roofs
+from phyai_ros.cli.bench import _compare
 from phyai_ros.cli.main import run
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -147,6 +149,14 @@ def test_relative_error_of_an_engine_to_itself_and_to_another(pi05):
     noise = np.random.default_rng(0).standard_normal(request[2].shape, dtype=np.float32)
     assert relative_error(pi05, pi05, (*request[:2], noise)) == 0.0
     assert relative_error(pi05, other, (*request[:2], noise)) > 1e-3
+
+
+def test_an_fp8_prefix_is_compared_with_the_same_weights_without_it():
+    recipe = EngineRecipe(RandomLoad("tiny", 2, 60, fp8_prefix=True), "pi05")
+    error = _compare(recipe.build(), recipe)
+    assert 0.0 < error < 0.05
+    plain = replace(recipe, load=replace(recipe.load, fp8_prefix=False))
+    assert _compare(plain.build(), recipe) == 0.0
 
 
 def test_what_a_cpu_cannot_say_is_unknown(pi05):

@@ -6,7 +6,7 @@ without pyplot, so there is no display, no window and no state outside of the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -52,32 +52,32 @@ class Run:
         return self.record.mode
 
 
+Draw = Callable[[Axes, Run, int, int], None]  # (panel, run, joint, index of the episode)
+
+
 def plot_command(runs: Sequence[Run], joint: int = 0) -> Figure | None:
     """One panel per mode: `joint` as commanded over one episode, swaps marked. None without any rows."""
-    runs = [run for run in in_order(runs) if run.record.episodes and len(run.record.command_times_s)]
-    if not runs:
-        return None
-    index, which = pick_episode(runs, joint)
-    with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(len(runs))
-        for panel, run in zip(panels, runs, strict=True):
-            _draw_command(panel, run, joint, index)
-        _finish(figure, panels, runs, joint, index, f"commanded over {which}")
-    return figure
+    return _plot(runs, joint, "command_times_s", (_draw_command,), "commanded over {episode}")
 
 
 def plot_chunks(runs: Sequence[Run], joint: int = 0) -> Figure | None:
     """As `plot_command`, with every chunk drawn in full: thin what it planned, thick what was executed."""
-    runs = [run for run in in_order(runs) if run.record.episodes and len(run.record.chunk_times_s)]
+    what = "and its chunks (thin: planned, not executed) in {episode}"
+    return _plot(runs, joint, "chunk_times_s", (_draw_plans, _draw_command), what)
+
+
+def _plot(runs: Sequence[Run], joint: int, needed: str, draw: Sequence[Draw], what: str) -> Figure | None:
+    """A panel for each run whose column `needed` is not empty, made by every function of `draw`."""
+    runs = [run for run in in_order(runs) if run.record.episodes and len(getattr(run.record, needed))]
     if not runs:
         return None
     index, which = pick_episode(runs, joint)
     with matplotlib.rc_context(STYLE):
         figure, panels = _panels(len(runs))
         for panel, run in zip(panels, runs, strict=True):
-            _draw_plans(panel, run, joint, index)
-            _draw_command(panel, run, joint, index)
-        _finish(figure, panels, runs, joint, index, f"and its chunks (thin: planned, not executed) in {which}")
+            for draw_into in draw:
+                draw_into(panel, run, joint, index)
+        _finish(figure, panels, runs, joint, index, what.format(episode=which))
     return figure
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from phyai_core.braking import Brake
 from phyai_core.types import Command, Fault
-from phyai_ros.outputs.channels import Channel, TopicChannel, shadow_topic
+from phyai_ros.outputs.channels import Channel, TopicChannel, load_interface, shadow_topic
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -85,6 +85,7 @@ class Output(ABC):
     """One controller. `publish` takes a message of `load_type()`; calls come from the control thread only."""
 
     name: ClassVar[str]
+    interface: ClassVar[str]  # package.kind:Name of the message or action
     self_advancing: ClassVar[bool]  # the controller goes on through ticks that we miss
     any_clock: ClassVar[bool] = False  # may stand beside outputs of either kind
     default_topic: ClassVar[str]
@@ -103,9 +104,9 @@ class Output(ABC):
         self.config = replace(self.config, **changes)
 
     @classmethod
-    @abstractmethod
     def load_type(cls) -> type:
         """The message or action type. Raises ValueError where its package is not installed."""
+        return load_interface(cls.interface, f"output.type: {cls.name}")
 
     @classmethod
     def open_channel(cls, node: Node, topic: str) -> Channel:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajectory_msgs.msg import JointTrajectory
 
-from phyai_ros.outputs.channels import Channel, GoalChannel, TopicChannel, load_interface, shadow_topic
+from phyai_ros.outputs.channels import Channel, GoalChannel, TopicChannel, shadow_topic
 from phyai_ros.outputs.joint_trajectory import JointTrajectoryOutput
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ class FollowJointTrajectoryOutput(JointTrajectoryOutput):
     """Goals for a joint_trajectory_controller. A refusal or an abort stops the robot with the controller's words."""
 
     name = "follow_joint_trajectory"
+    interface = "control_msgs.action:FollowJointTrajectory"
     default_topic = "joint_trajectory_controller/follow_joint_trajectory"
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("control_msgs.action:FollowJointTrajectory", "output.type: follow_joint_trajectory")
 
     @classmethod
     def open_channel(cls, node: Node, topic: str) -> Channel:

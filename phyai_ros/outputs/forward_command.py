@@ -17,11 +17,8 @@ class ForwardCommandOutput(StreamingOutput):
     """Positions in the controller's order; the message carries no names."""
 
     name = "forward_command"
+    interface = "std_msgs.msg:Float64MultiArray"
     default_topic = "forward_position_controller/commands"
-
-    @classmethod
-    def load_type(cls) -> type:
-        return Float64MultiArray
 
     def to_message(self, position: Array, velocity: Array, stamp_ns: int) -> Float64MultiArray:
         return Float64MultiArray(data=array("d", position))

@@ -16,7 +16,7 @@ from sensor_msgs.msg import JointState
 
 from phyai_core.types import Action, Command, Fault, Reason
 from phyai_ros.outputs.base import Array, Output, OutputConfig, Reference, check_position
-from phyai_ros.outputs.channels import Channel, GoalChannel, TopicChannel, load_interface, shadow_topic
+from phyai_ros.outputs.channels import Channel, GoalChannel, TopicChannel, shadow_topic
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -29,6 +29,7 @@ class GripperOutput(Output):
     """control_msgs/action/GripperCommand, one joint."""
 
     name = "gripper_command"
+    interface = "control_msgs.action:GripperCommand"
     self_advancing = False
     any_clock = True
     default_topic = "gripper_controller/gripper_cmd"
@@ -40,10 +41,6 @@ class GripperOutput(Output):
         self._target: Array = np.empty(0)
         self._sent: Array | None = None
         self._sent_tick = -math.inf
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("control_msgs.action:GripperCommand", f"output.type: {cls.name}")
 
     @classmethod
     def open_channel(cls, node: Node, topic: str) -> Channel:
@@ -91,12 +88,9 @@ class ParallelGripperOutput(GripperOutput):
     """control_msgs/action/ParallelGripperCommand: named joints, as many as the controller has."""
 
     name = "parallel_gripper_command"
+    interface = "control_msgs.action:ParallelGripperCommand"
     default_topic = "parallel_gripper_action_controller/gripper_cmd"
     columns = ()
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("control_msgs.action:ParallelGripperCommand", f"output.type: {cls.name}")
 
     def to_goal(self, target: Array) -> Any:
         goal = self.load_type().Goal()

@@ -35,6 +35,7 @@ class JointTrajectoryOutput(Output):
     """Profile `splice` publishes what is to come, `replace` also what was executed since the launch."""
 
     name = "joint_trajectory"
+    interface = "trajectory_msgs.msg:JointTrajectory"
     self_advancing = True
     default_topic = "joint_trajectory_controller/joint_trajectory"
 
@@ -51,10 +52,6 @@ class JointTrajectoryOutput(Output):
         self._chunk: tuple[int, int] | None = None  # epoch and seq of the chunk on the track
         self._first_row = 0  # row of that chunk which the track's first knot after knot 0 is
         self._tick = 0
-
-    @classmethod
-    def load_type(cls) -> type:
-        return JointTrajectory
 
     def start(self, position: Array, stamp_ns: int) -> None:
         self._track = rest_track(check_position(position, len(self.config.joint_names)))

@@ -16,7 +16,6 @@ from std_msgs.msg import Header
 from phyai_core.clock import NS_PER_S
 from phyai_core.types import Command, Fault, Reason
 from phyai_ros.outputs.base import Array, Reference
-from phyai_ros.outputs.channels import load_interface
 from phyai_ros.outputs.streaming import StreamingOutput
 
 
@@ -28,11 +27,8 @@ class JointJogOutput(StreamingOutput):
     """control_msgs/JointJog with velocities, for policies whose actions are joint positions (speed_units in servo)."""
 
     name = "servo_joint_jog"
+    interface = "control_msgs.msg:JointJog"
     default_topic = "servo_node/delta_joint_cmds"
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("control_msgs.msg:JointJog", "output.type: servo_joint_jog")
 
     def to_message(self, position: Array, velocity: Array, stamp_ns: int) -> Any:
         return self.load_type()(
@@ -50,13 +46,10 @@ class TwistOutput(StreamingOutput):
     """
 
     name = "servo_twist"
+    interface = "geometry_msgs.msg:TwistStamped"
     default_topic = "servo_node/delta_twist_cmds"
     columns = (6,)
     moves_joints = False
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("geometry_msgs.msg:TwistStamped", "output.type: servo_twist")
 
     def to_message(self, position: Array, velocity: Array, stamp_ns: int) -> Any:
         message = self.load_type()(header=_header(stamp_ns, self.config.frame))
@@ -83,13 +76,10 @@ class PoseOutput(StreamingOutput):
     """
 
     name = "servo_pose"
+    interface = "geometry_msgs.msg:PoseStamped"
     default_topic = "servo_node/pose_target_cmds"
     columns = (7,)
     moves_joints = False
-
-    @classmethod
-    def load_type(cls) -> type:
-        return load_interface("geometry_msgs.msg:PoseStamped", "output.type: servo_pose")
 
     def to_message(self, position: Array, velocity: Array, stamp_ns: int) -> Any:
         message = self.load_type()(header=_header(stamp_ns, self.config.frame))

@@ -128,7 +128,10 @@ class PiAdapter(Adapter):
     # Before the network.
 
     def preprocess(self, obs: Observation) -> dict[str, Tensor]:
-        """Observation -> CPU tensors, B = 1. Raises ValueError for other cameras or another state length."""
+        """Observation -> CPU tensors, B = 1, which may share its memory.
+
+        Raises ValueError for other cameras or another state length.
+        """
         keys = [camera.key for camera in self.spec.cameras]
         if set(obs.images) != set(keys):
             raise ValueError(f"cameras: {sorted(obs.images)} given, the policy wants exactly {sorted(keys)}")
@@ -149,14 +152,15 @@ class PiAdapter(Adapter):
         if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or 0 in frame.shape:
             raise ValueError(f"camera {camera.key}: {frame.dtype} {frame.shape} given, uint8 [h, w, 3] wanted")
         size = self.deployment.image_size
+        frame = np.require(frame, requirements=("C", "W"))  # what torch takes without a copy
         if camera.key in self.options.frame_sizes:
             if frame.shape[:2] != (camera.height, camera.width):
                 declared = f"{camera.height} x {camera.width}"
                 raise ValueError(f"camera {camera.key}: {frame.shape[:2]} given, frame_sizes declares {declared}")
-            return torch.from_numpy(frame.copy())[None]
+            return torch.from_numpy(frame)[None]
         if self.deployment.layout == "openpi":
-            return torch.from_numpy(resize_frame_with_pad(frame, size).copy())[None]
-        image = resize_with_pad(unit_images(torch.from_numpy(frame.copy())[None]), size)
+            return torch.from_numpy(resize_frame_with_pad(frame, size))[None]
+        image = resize_with_pad(unit_images(torch.from_numpy(frame)[None]), size)
         return image.permute(0, 2, 3, 1).contiguous()
 
     def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from phyai_core.packing import Field
 from phyai_core.shared_ring import Layout, SharedRing
 
 POLL_MS = 50
+SLEPT_SHARE, SPUN_UNTIL = 0.75, 1.25  # of the time an answer is expected to take
 HEARTBEAT_S = 0.05
 END_TIMEOUT_S = 2.0
 HEARTBEAT = Layout({"beat_ns": Field((1,), np.dtype(np.int64))})  # the steady time at which the child was last alive
@@ -66,10 +67,14 @@ class ChildProcess:
         except OSError:
             self._lose(f"the policy process {self._ending()}")
 
-    def receive(self, within_s: float, watch_heartbeat: bool) -> Any:
-        """The next message. Raises ChildLost when the child ends, falls silent or lets the deadline pass."""
+    def receive(self, within_s: float, watch_heartbeat: bool, expected_s: float = 0.0) -> Any:
+        """The next message. Raises ChildLost when the child ends, falls silent or lets the deadline pass.
+
+        Around the time an answer is expected it looks again and again: who sleeps wakes up late.
+        """
         self._refuse_if_lost()
         deadline = time.monotonic() + within_s
+        self._look_out(expected_s)
         try:
             while not self._readable.poll(POLL_MS):
                 silence_s = self._silence_s()
@@ -80,6 +85,12 @@ class ChildProcess:
             return self._pipe.receive()
         except (EOFError, OSError):
             return self._lose(f"the policy process {self._ending()}")
+
+    def _look_out(self, expected_s: float) -> None:
+        until_s = time.monotonic() + SPUN_UNTIL * expected_s
+        if not self._readable.poll(int(SLEPT_SHARE * expected_s * 1e3)):
+            while not self._readable.poll(0) and time.monotonic() < until_s:
+                pass
 
     def check(self) -> None:
         """Notice a death that happened while nothing was expected. Raises ChildLost."""

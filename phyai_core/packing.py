@@ -73,9 +73,17 @@ class Staging:
         self._host_block = torch.zeros(packing.size, dtype=torch.uint8, pin_memory=pinned)
         self._device_block = torch.zeros(packing.size, dtype=torch.uint8, device=device) if pinned else self._host_block
         self.host = packing.arrays(self._host_block.numpy())
+        self._host_tensors = packing.tensors(self._host_block)
         self.device = packing.tensors(self._device_block)
 
-    def upload(self) -> None:
-        """Start the copy on the current stream. `host` may be written again once the stream has passed it."""
-        if self._device_block is not self._host_block:
-            self._device_block.copy_(self._host_block, non_blocking=True)
+    def upload(self, name: str | None = None) -> None:
+        """Start the copy of one array, or of all, on the current stream; a graph can hold it.
+
+        `host` may be written again once the stream has passed it.
+        """
+        if self._device_block is self._host_block:
+            return
+        here, there = self._host_block, self._device_block
+        if name is not None:
+            here, there = self._host_tensors[name], self.device[name]
+        there.copy_(here, non_blocking=True)

@@ -49,6 +49,7 @@ class RemoteEngine:
         self._recipe = recipe
         self._hang_after_s, self._beat_within_s, self._start_within_s = hang_after_s, beat_within_s, start_within_s
         self._seq = 0
+        self._inference_s = 0.0  # how long the last one took
         self.spec = self._start()
 
     def _start(self) -> PolicySpec:
@@ -93,8 +94,10 @@ class RemoteEngine:
         """As Engine.infer. Raises ChildLost at the latest when the deadline of one inference has passed."""
         self._seq += 1
         layout = self._requests.write(self._seq, request_arrays(obs, tables, np.asarray(noise, np.float32)))
+        started_s = time.monotonic()
         self._child.send(Infer(self._seq, layout, obs.stamp_ns, obs.prompt, request_numbers(tables)))
-        done = self._await(Done, self._hang_after_s, watch_heartbeat=True)
+        done = self._await(Done, self._hang_after_s, watch_heartbeat=True, expected_s=self._inference_s)
+        self._inference_s = time.monotonic() - started_s
         assert done.seq == self._seq, (done.seq, self._seq)
         chunk = self._chunks.views(done.seq)
         return EngineResult(chunk["latent"].copy(), chunk["actions"].copy(), done.stages_s)
@@ -120,9 +123,16 @@ class RemoteEngine:
         self._requests.close()
         self._chunks.close()
 
-    def _await(self, kind: type, within_s: float, watch_heartbeat: bool = False, progress: Progress | None = None):
+    def _await(
+        self,
+        kind: type,
+        within_s: float,
+        watch_heartbeat: bool = False,
+        progress: Progress | None = None,
+        expected_s: float = 0.0,
+    ):
         """The next message of this kind; `within_s` counts anew with each sign of progress."""
-        while not isinstance(message := self._child.receive(within_s, watch_heartbeat), kind):
+        while not isinstance(message := self._child.receive(within_s, watch_heartbeat, expected_s), kind):
             if isinstance(message, Failed):
                 raise (ValueError if message.user_error else RuntimeError)(message.text)
             if isinstance(message, Progressed) and progress is not None:

@@ -71,16 +71,16 @@ class Slot:
         """Write the jobs into the buffers; rows that are left over repeat the last job. Raises ValueError on shapes."""
         for row in range(self.batch):
             job = jobs[min(row, len(jobs) - 1)]
-            self._check(job.inputs)
-            for name, tensor in job.inputs.items():
-                self._write_input(name, row, tensor.numpy()[0])
+            arrays = {name: tensor.numpy() for name, tensor in job.inputs.items()}
+            self._check(arrays)
+            for name, array in arrays.items():
+                self._write_input(name, row, array[0])
             write_conditioning(self._given, row, job.tables, job.noise)
 
     def run(self) -> FloatArray:
         """Latents [B, H, A'] of what is staged, a fresh array."""
-        self._staging.upload()
         if self.graph is None:
-            self._program.keep_prompt(self._program.embed_prompt)
+            self._program.keep_prompt(self._embed_prompt)
             self._compute()
         else:
             if self._prompt_graph is not None:
@@ -94,7 +94,7 @@ class Slot:
         for _ in range(WARM_UPS):
             self.run()
         if self._program.keeps_prompt:
-            self._prompt_graph = self._record(self._program.embed_prompt, pool)
+            self._prompt_graph = self._record(self._embed_prompt, pool)
         self.graph = self._record(self._compute, pool)
         self._program.end()
 
@@ -104,7 +104,12 @@ class Slot:
             launch()
         return graph
 
+    def _embed_prompt(self) -> None:
+        self._staging.upload(TOKENS)
+        self._program.embed_prompt()
+
     def _compute(self) -> None:
+        self._staging.upload()
         self._latents.copy_(self._program.run(), non_blocking=True)
 
     def _wait(self) -> None:
@@ -120,8 +125,8 @@ class Slot:
         self._done.synchronize()
         self._device_s = time.perf_counter() - started_s
 
-    def _check(self, inputs: Mapping[str, Tensor]) -> None:
-        given = {name: describe(tensor) for name, tensor in inputs.items()}
+    def _check(self, inputs: Mapping[str, np.ndarray]) -> None:
+        given = {name: Field(array.shape, array.dtype) for name, array in inputs.items()}
         if given == self._fields:
             return
         for name in sorted(given.keys() | self._fields.keys()):

@@ -11,6 +11,7 @@ import numpy as np
 from phyai_ros.replay.bag import Bag, BagMessage, Topic
 from phyai_ros.replay.bag_types import NS_PER_S
 from phyai_ros.replay.findings import Finding, Findings
+from phyai_ros.replay.standstill import JOINT_TYPE, Standstill
 from phyai_ros.replay.topic_watch import (
     ImageWatch,
     JointWatch,
@@ -20,7 +21,6 @@ from phyai_ros.replay.topic_watch import (
 )
 
 IMAGE_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
-JOINT_TYPE = "sensor_msgs/msg/JointState"
 TIMELINE_BINS = 240  # columns of the timeline of a report
 FOREIGN_CLOCK_S = 3600.0
 
@@ -72,19 +72,22 @@ class QualityCheck:
     ) -> None:
         self._bag, self._slop_s = bag, slop_s
         self._findings = Findings()
+        self._standstill = Standstill(bag.topics.values())
         self._watches = {name: self._watch(topic, (joints or {}).get(name, ())) for name, topic in bag.topics.items()}
-        shown = [name for name, topic in bag.topics.items() if topic.type in (*IMAGE_TYPES, JOINT_TYPE)]
-        self._newest_ns: dict[str, int] = dict.fromkeys(inputs or shown, 0)
+        sensors = [name for name, topic in bag.topics.items() if topic.type in (*IMAGE_TYPES, JOINT_TYPE)]
+        sensors = [name for name in sensors if not self._standstill.is_own(name)]
+        self._newest_ns: dict[str, int] = dict.fromkeys(inputs or sensors, 0)
         self._spreads_ns: list[int] = []
         self._apart = False
 
     def _watch(self, topic: Topic, joints: Collection[str]) -> TopicWatch:
-        common = (topic.name, self._bag.start_ns, self._findings)
+        common = (topic.name, self._bag.start_ns, self._findings, self._standstill)
         if topic.type in IMAGE_TYPES:
             return ImageWatch(*common)
         return JointWatch(*common, joints) if topic.type == JOINT_TYPE else TopicWatch(*common)
 
     def take(self, message: BagMessage) -> None:
+        self._standstill.take(message)
         watch = self._watches[message.topic]
         watch.take(message.log_ns, message.msg)
         if message.topic in self._newest_ns and watch.stamps_ns[-1]:

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from phyai_ros.image_bridge import check_message
 from phyai_ros.replay.bag_types import NS_PER_S, stamp_of
 from phyai_ros.replay.findings import Findings
+from phyai_ros.replay.standstill import Standstill
 
 FROZEN_FRAMES = 3  # so many equal pictures in a row are no coincidence
 GAP_PERIODS, GAP_LEAST_S = 5.0, 0.05
 LEAST_REGULAR = 10  # messages; with fewer there is no rate to speak of
+REGULAR_SHARE = 0.75  # of the periods must be near the usual one, or messages come when something happens
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class TopicTimes:
 
 
 class TopicWatch:
-    """Collects 16 bytes per message. `look` of a subclass judges the content."""
+    """Collects 16 bytes per message. `look` of a subclass judges the content, `standstill` knows what is no fault."""
 
-    def __init__(self, topic: str, start_ns: int, findings: Findings) -> None:
-        self.topic, self.findings = topic, findings
+    def __init__(self, topic: str, start_ns: int, findings: Findings, standstill: Standstill) -> None:
+        self.topic, self.findings, self.standstill = topic, findings, standstill
         self._start_ns = start_ns
         self.log_ns, self.stamps_ns = array("q"), array("q")
 
@@ -83,32 +85,38 @@ class TopicWatch:
 
     def _find_gaps(self, log: NDArray[np.int64], steps: NDArray[np.int64]) -> None:
         """Told at the bag time of the last message before the gap."""
-        if len(log) < LEAST_REGULAR:
+        usual_s = percentile(steps / NS_PER_S, 50)
+        near = (steps / NS_PER_S > 0.5 * usual_s) & (steps / NS_PER_S < 2.0 * usual_s)
+        if len(log) < LEAST_REGULAR or near.mean() < REGULAR_SHARE:
             return
-        least_s = max(GAP_LEAST_S, GAP_PERIODS * percentile(steps / NS_PER_S, 50))
-        for index in np.flatnonzero(steps / NS_PER_S > least_s):
-            time_s = (int(log[index]) - self._start_ns) / NS_PER_S
-            self.findings.add(time_s, "warning", self.topic, "gap", f"no message for {steps[index] / NS_PER_S:.3f} s")
+        for index in np.flatnonzero(steps / NS_PER_S > max(GAP_LEAST_S, GAP_PERIODS * usual_s)):
+            first_ns, text = int(log[index]), f"no message for {steps[index] / NS_PER_S:.3f} s"
+            off = self.standstill.was_off(self.topic, first_ns, int(log[index + 1]))
+            about = ("note", self.topic, "pause", f"{text}, while the policy was off")
+            about = about if off else ("warning", self.topic, "gap", text)
+            self.findings.add((first_ns - self._start_ns) / NS_PER_S, *about)
 
 
 class ImageWatch(TopicWatch):
     """Also pictures that do not change, and formats that do."""
 
-    def __init__(self, topic: str, start_ns: int, findings: Findings) -> None:
-        super().__init__(topic, start_ns, findings)
+    def __init__(self, topic: str, start_ns: int, findings: Findings, standstill: Standstill) -> None:
+        super().__init__(topic, start_ns, findings, standstill)
         self.formats: dict[str, int] = {}
         self._format = ""
         self._checksum, self._repeats, self._since_s = -1, 0, 0.0
-        self._frozen_max = 0
+        self._shown_ns = (0, 0)  # first and last stamp of the picture
 
     def look(self, time_s: float, msg: Any) -> None:
         self._note_format(time_s, msg)
-        checksum = zlib.crc32(msg.data)
+        checksum, stamp_ns = zlib.crc32(msg.data), self.stamps_ns[-1] or self.log_ns[-1]
         if checksum == self._checksum:
             self._repeats += 1
+            self._shown_ns = (self._shown_ns[0], stamp_ns)
             return
         self._end_freeze(time_s)
         self._checksum, self._repeats, self._since_s = checksum, 1, time_s
+        self._shown_ns = (stamp_ns, stamp_ns)
 
     def finish(self) -> TopicTimes:
         if self.log_ns:
@@ -130,16 +138,21 @@ class ImageWatch(TopicWatch):
             self.findings.add(time_s, "error", self.topic, "unusable", f"cannot be used: {error}")
 
     def _end_freeze(self, time_s: float) -> None:
-        if self._repeats >= FROZEN_FRAMES:
-            text = f"the same picture {self._repeats} times in a row, for {time_s - self._since_s:.3f} s"
-            self.findings.add(self._since_s, "warning", self.topic, "frozen", text)
+        if self._repeats < FROZEN_FRAMES:
+            return
+        text = f"the same picture {self._repeats} times in a row, for {time_s - self._since_s:.3f} s"
+        about = ("note", self.topic, "still", f"{text}, while no joint moved")
+        about = about if self.standstill.is_still(*self._shown_ns) else ("warning", self.topic, "frozen", text)
+        self.findings.add(self._since_s, *about)
 
 
 class JointWatch(TopicWatch):
     """Also joints that are missing, and values that are no numbers. `needed` are the names that a policy asks for."""
 
-    def __init__(self, topic: str, start_ns: int, findings: Findings, needed: Collection[str] = ()) -> None:
-        super().__init__(topic, start_ns, findings)
+    def __init__(
+        self, topic: str, start_ns: int, findings: Findings, standstill: Standstill, needed: Collection[str] = ()
+    ) -> None:
+        super().__init__(topic, start_ns, findings, standstill)
         self._needed = set(needed)
         self.names: set[str] = set()
 

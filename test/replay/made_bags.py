@@ -30,6 +30,7 @@ class MadeBag:
     seconds: float = 4.0
     camera_gap: tuple[float, float] = (0.0, 0.0)  # nothing between these
     frozen: tuple[float, float] = (0.0, 0.0)
+    still: tuple[float, float] = (0.0, 0.0)  # no joint moves between these
     bigger_after: float = 1e9  # the pictures get twice the size
     late_stamp_at: float = -1.0  # this joint message is stamped half a second early
     missing_joint: bool = False
@@ -63,11 +64,12 @@ class MadeBag:
     def _joints(self, store: Typestore, t: float):
         names = NAMES[:1] if self.missing_joint else NAMES
         early_s = 0.5 if t == self.late_stamp_at else 0.0
+        moved_t = self.still[0] if self.still[0] < t < self.still[1] else t
         kind = "sensor_msgs/msg/JointState"
         msg = store.types[kind](
             header=self._header(store, t - early_s),
             name=list(names),
-            position=position(t)[: len(names)],
+            position=position(moved_t)[: len(names)],
             velocity=np.zeros(0),
             effort=np.zeros(0),
         )

@@ -10,8 +10,11 @@ from phyai_ros.replay.bag import Bag
 from phyai_ros.replay.findings import MOST_ALIKE, Findings
 from phyai_ros.replay.quality import QualityCheck
 from phyai_ros.replay.replay_run import check_data
+from replay.live_rig import LiveRun
 from replay.made_bags import CAMERA, JOINTS, MadeBag
+from replay.replay_rig import knowing_policy
 
+SWITCHED = [(0.5, True), (1.6, False), (2.1, True)]
 DATA = Path(__file__).parents[1] / "data" / "bags"
 
 
@@ -45,6 +48,52 @@ def test_a_gap_is_told_with_its_length_at_its_time(tmp_path):
 def test_a_frozen_camera_is_told(tmp_path):
     found = only(report_of(tmp_path, MadeBag(frozen=(2.0, 2.5))), "frozen")
     assert found.time_s == pytest.approx(2.0) and "13 times in a row" in found.text
+
+
+def test_equal_pictures_of_a_robot_that_stands_still_are_no_fault(tmp_path):
+    found = only(report_of(tmp_path, MadeBag(frozen=(2.0, 2.5), still=(1.9, 2.6))), "still")
+    assert found.level == "note" and found.time_s == pytest.approx(2.0) and found.text.endswith("while no joint moved")
+
+
+def test_a_camera_that_stays_frozen_when_the_robot_moves_on_is_one(tmp_path):
+    found = only(report_of(tmp_path, MadeBag(frozen=(2.0, 2.8), still=(1.9, 2.6))), "frozen")
+    assert found.level == "warning" and found.time_s == pytest.approx(2.0)
+
+
+def switches(times) -> list:
+    return [(t, "/policy/enable", "std_msgs/msg/Bool", {"data": True}) for t in times]
+
+
+def test_a_topic_that_speaks_when_something_happens_has_no_gaps(tmp_path):
+    now_and_then = [0.1, 0.11, 0.12, 0.4, 0.41, 0.8, 0.81, 2.9, 3.2, 3.21, 3.9, 3.95]
+    assert report_of(tmp_path, MadeBag(more=switches(now_and_then))).findings == ()
+
+
+def test_a_deadman_that_is_repeated_has(tmp_path):
+    steady = [0.1 * number for number in range(40) if not 20 < number < 30]
+    found = only(report_of(tmp_path, MadeBag(more=switches(steady))), "gap")
+    assert found.level == "warning" and found.text == "no message for 1.000 s"
+
+
+def gaps_of_commands(path) -> list[tuple[str, str]]:
+    with Bag(path) as bag:
+        return [(f.level, f.kind) for f in check_data(bag).findings if f.topic == "/policy/command"]
+
+
+def test_commands_may_be_silent_while_the_policy_is_off(tmp_path):
+    off_and_on = [(seconds, "/policy/enable", "std_msgs/msg/Bool", {"data": on}) for seconds, on in SWITCHED]
+    with knowing_policy():
+        run = LiveRun(MadeBag(more=off_and_on), parameters={"require_enable": True})
+        assert gaps_of_commands(run.record(tmp_path)) == [("note", "pause")]
+
+
+def test_commands_that_cease_by_themselves_are_a_fault(tmp_path):
+    """Before and after the gap the policy is switched off too."""
+    off_and_on = [(seconds, "/policy/enable", "std_msgs/msg/Bool", {"data": on}) for seconds, on in SWITCHED]
+    with knowing_policy():
+        made = MadeBag(more=off_and_on, camera_gap=(2.6, 3.4))
+        path = LiveRun(made, parameters={"require_enable": True}).record(tmp_path)
+    assert gaps_of_commands(path) == [("note", "pause"), ("warning", "gap")]
 
 
 def test_pictures_that_change_their_size_are_told(tmp_path):

@@ -72,7 +72,7 @@ def _by_files(folder: Path) -> Iterator[str]:
         keys = Checkpoint(folder).shapes
         for kind in KINDS:
             if any(kind.key in key for key in keys):
-                yield f"{kind.name}, by its weights, but lacks {kind.files}; copy them from where the weights come from"
+                yield f"{kind.name}, by its weights, but lacks {kind.files}: copy that from where the weights come from"
     for file in sorted(folder.iterdir()):
         if text := explain_file(file):
             yield f"a folder with {file.name}, {text}"

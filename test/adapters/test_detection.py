@@ -36,7 +36,7 @@ def refused(folder: Path) -> str:
 def test_bare_weights_are_recognised_and_what_is_missing_is_listed(kind, name, lacks, tmp_path):
     shutil.copyfile(MODELS / kind / "model.safetensors", tmp_path / "model.safetensors")
     text = refused(tmp_path)
-    assert f"{tmp_path} is {name}, by its weights, but lacks {lacks}" in text and "copy them" in text
+    assert f"{tmp_path} is {name}, by its weights, but lacks {lacks}" in text and "copy that from" in text
 
 
 def test_an_exported_network_without_a_contract_is_opened_and_described():

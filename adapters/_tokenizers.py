@@ -104,8 +104,8 @@ def load_tokenizer(choice: str | None, folder: Path) -> Tokenizer:
         if file is None:
             raise ValueError(
                 f"tokenizer: {folder} has none of {', '.join(FILES)}. Copy the model's tokenizer there (pi0, pi0.5: "
-                "tokenizer.model of google/paligemma-3b-pt-224; SmolVLA, GR00T, MiniCPM, Cosmos3: tokenizer.json of the "
-                'model itself) or write {"tokenizer": "<file>"} into phyai.json beside the checkpoint'
+                "tokenizer.model of google/paligemma-3b-pt-224; SmolVLA, GR00T, MiniCPM, Cosmos3: tokenizer.json of "
+                'the model itself) or write {"tokenizer": "<file>"} into phyai.json beside the checkpoint'
             )
     else:
         file = folder / choice

@@ -22,7 +22,8 @@ from torch import Tensor
 DTYPES = (torch.float16, torch.bfloat16)
 HEAD_DIMS = (64, 128, 256)
 TEMPORARY_BYTES = 32 << 20  # FA2 keeps the parts of split keys there
-UNMASKED, HEADS_INSIDE = 0, 0  # FlashInfer's codes: no mask of its own; [tokens, heads, K]
+# FlashInfer's codes. FA2 asks the variant about every tile of keys only where a mask is announced.
+MASK_MODES, HEADS_INSIDE = {"fa2": 2, "fa3": 0}, 0  # [tokens, heads, K]
 
 # In both, params holds what `_compile` declares: length (a pointer), more and sm_scale.
 MASK_FA2 = """
@@ -92,7 +93,7 @@ def attend_flashinfer(
             temporary,
             out[robot].unflatten(-1, heads),
             None,
-            UNMASKED,
+            MASK_MODES[backend],
             HEADS_INSIDE,
             -1,  # no window
             length[robot : robot + 1],

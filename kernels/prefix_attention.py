@@ -106,7 +106,8 @@ def prefix_attention_sdpa(queries: Tensor, keys: Tensor, values: Tensor, prefix_
 
 def _flashinfer(backend: str) -> Candidate:
     def run(queries: Tensor, keys: Tensor, values: Tensor, prefix_length: Tensor, out: Tensor) -> None:
-        attend_flashinfer(backend, queries, keys, values, prefix_length, out)
+        tokens = out.shape[1]
+        attend_flashinfer(backend, queries, keys[:, :tokens], values[:, :tokens], prefix_length, out)
 
     def refuse(device: torch.device, queries: Tensor, keys: Tensor, *_: Tensor) -> str | None:
         return refuse_flashinfer(backend, device, queries, keys)

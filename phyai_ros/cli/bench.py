@@ -50,8 +50,10 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures")] = None,
 ) -> None:
     """Measure one policy: fixed and varying prompt, RTC, batches; wall time, device time per stage, memory, floor."""
+    began_s = time.perf_counter()
     from phyai_core.recipe import EngineRecipe
 
+    import_s = time.perf_counter() - began_s
     if random_weights == (checkpoint is not None):
         raise ValueError("--checkpoint and --random-weights: give exactly one of them.")
     if random_weights:
@@ -62,10 +64,11 @@ def bench(
     settings = {"batch_sizes": sizes, "use_graphs": not eager, "compiled": compiled, "fused": not no_fused}
     recipe = EngineRecipe(load, adapter, checkpoint, device, threads, **settings)
     engine, start_s = _start(recipe)
+    start_s = {"import": import_s, **start_s}
     report = {**host_facts(), **_describe(engine), "start_s": start_s, **_measure(engine, runs, warm_up)}
     report["floor"] = _floor(recipe, engine.device, report["dtype"])
     if process:
-        report["process_ms"] = _compare_process(engine, recipe, runs)
+        report["process_ms"], report["process_start_s"] = _compare_process(engine, recipe, runs)
     if against_float32:
         report["relative_l2_to_float32"] = _compare(engine, recipe, dtype="float32")
         if fp8_prefix:
@@ -158,15 +161,17 @@ def _floor(recipe: EngineRecipe, device: torch.device, dtype: str) -> dict[str, 
     return {"roofs": asdict(roofs), "stages": stages, "ms": sum(stage["ms"] for stage in stages.values())}
 
 
-def _compare_process(engine: Engine, recipe: EngineRecipe, runs: int) -> dict[str, Any]:
-    """The same inference here and in a child process, turn by turn."""
+def _compare_process(engine: Engine, recipe: EngineRecipe, runs: int) -> tuple[dict[str, Any], float]:
+    """The same inference here and in a child process, turn by turn; and how long that took to be ready."""
     from phyai_core.bench import compare_placements
     from phyai_core.remote import RemoteEngine
 
+    began_s = time.perf_counter()
     remote = RemoteEngine(replace(recipe, batch_sizes=(1,)))
     try:
         remote.warm_up(3)
-        return compare_placements(engine, remote, runs)
+        start_s = time.perf_counter() - began_s
+        return compare_placements(engine, remote, runs), start_s
     finally:
         remote.close()
 
@@ -191,7 +196,8 @@ def _show(report: dict[str, Any], console: Console) -> None:
     console.print(" · ".join(f"{part} {seconds:.2f} s" for part, seconds in report["start_s"].items()))
     if "process_ms" in report:
         thread, process = (report["process_ms"][place]["p50"] for place in ("thread", "process"))
-        console.print(f"in a child process: {process:.2f} ms, in a thread: {thread:.2f} ms (p50)")
+        ready = f"ready after {report['process_start_s']:.1f} s"
+        console.print(f"in a child process: {process:.2f} ms, {ready}; in a thread: {thread:.2f} ms (p50)")
     for name in ("float32", "unquantised"):
         if (key := f"relative_l2_to_{name}") in report:
             console.print(f"relative L2 to {name}: {report[key]:.1e}")

@@ -21,9 +21,14 @@ CANVAS_SIZE, SERVER_SIZE = (540, 640), (544, 736)  # height, width
 
 
 def compose(frames: Sequence[NDArray[np.uint8]], video_size: tuple[int, int]) -> Tensor:
-    """Wrist and exterior frames [h, w, 3] of any sizes -> canvas uint8 [h, w, 3], no larger than `video_size`."""
+    """Wrist and exterior frames [h, w, 3] of any sizes -> canvas uint8 [h, w, 3], no larger than `video_size`.
+
+    Raises ValueError for a wrist frame that cannot be halved.
+    """
     wrist, *exterior = frames
     half = wrist.shape[0] // 2, wrist.shape[1] // 2
+    if 0 in half:
+        raise ValueError(f"camera of the wrist: {list(wrist.shape[:2])} pixels given; wanted are 2 x 2 or more")
     below = torch.cat([_resize(frame, half) for frame in exterior], dim=1)
     rows = torch.cat((torch.from_numpy(np.ascontiguousarray(wrist[:, : 2 * half[1]])), below))
     return _shrink(_resize(rows.numpy(), CANVAS_SIZE), video_size)

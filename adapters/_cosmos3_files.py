@@ -22,6 +22,7 @@ from phyai_adapters._cosmos3_scene import Scene
 from phyai_adapters._deployment import Options, read_json
 from phyai_adapters._processing import Normaliser
 from phyai_adapters._unipc import exported_sigmas, flow_sigmas
+from phyai_adapters._wan_vae import FRAMES, PIXELS
 from phyai_core.types import CameraSpec, Feature, PolicySpec
 
 DOMAIN = 8  # DROID
@@ -34,7 +35,6 @@ CAMERAS = {
 }
 NAMES = (*(f"panda_joint{index + 1}" for index in range(JOINTS)), "gripper")
 RATE_HZ, HORIZON, STEPS, SHIFT, GUIDANCE = 15.0, 32, 4, 5.0, 3.0
-FRAMES_PER_LATENT, PIXELS_PER_LATENT = 4, 16
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Deployment:
 
     def scene(self, patch: int) -> Scene:
         """What one sample is made of: the first frame and the rows up to the present state are given."""
-        height, width = (pixels // PIXELS_PER_LATENT for pixels in self.video_size)
+        height, width = (pixels // PIXELS for pixels in self.video_size)
         return Scene(
-            grid=(1 + self.action_horizon // FRAMES_PER_LATENT, -(-height // patch), -(-width // patch)),
+            grid=(1 + self.action_horizon // FRAMES, -(-height // patch), -(-width // patch)),
             rows=self.history + 1 + self.action_horizon,
             domain=DOMAIN,
             fps=self.rate_hz,
@@ -69,8 +69,8 @@ class Deployment:
 
     def spec(self, channels: int) -> PolicySpec:
         """As executed on the robot. The noise of the video comes in rows behind that of the actions."""
-        height, width = (pixels // PIXELS_PER_LATENT for pixels in self.video_size)
-        pixels = channels * self.action_horizon // FRAMES_PER_LATENT * height * width
+        height, width = (pixels // PIXELS for pixels in self.video_size)
+        pixels = channels * self.action_horizon // FRAMES * height * width
         return PolicySpec(
             name="cosmos3",
             action_horizon=self.action_horizon,
@@ -93,14 +93,12 @@ def _features(names: Sequence[str]) -> tuple[Feature, ...]:
 def read_deployment(folder: Path | None, options: Options) -> Deployment:
     """From the options, and from `scheduler/` where they ask for it. Raises ValueError naming the option at fault."""
     horizon, size = options.action_horizon or HORIZON, tuple(options.video_size or SERVER_SIZE)
-    if horizon % FRAMES_PER_LATENT:
+    if horizon % FRAMES:
         raise ValueError(
-            f"action_horizon: {horizon} given; allowed are multiples of {FRAMES_PER_LATENT}, the frames of one latent"
+            f"action_horizon: {horizon} given; allowed are multiples of {FRAMES}, the frames of one latent"
         )
-    if len(size) != 2 or any(pixels < PIXELS_PER_LATENT or pixels % PIXELS_PER_LATENT for pixels in size):
-        raise ValueError(
-            f"video_size: {list(size)} given; allowed are [height, width] in multiples of {PIXELS_PER_LATENT}"
-        )
+    if len(size) != 2 or any(pixels < PIXELS or pixels % PIXELS for pixels in size):
+        raise ValueError(f"video_size: {list(size)} given; allowed are [height, width] in multiples of {PIXELS}")
     for name, given in (("state_names", options.state_names), ("action_names", options.action_names)):
         if given is not None and len(given) != WIDTH:
             raise ValueError(f"{name}: {len(given)} names given, wanted are {WIDTH}: {', '.join(NAMES)}")

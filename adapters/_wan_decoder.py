@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv3d, interpolate, pad, silu
 
-from phyai_adapters._wan_vae import HALVINGS, Norm, PixelAttention, ResidualBlock, VaeSizes
-
-PIXELS = 16  # of one latent, down and across
+from phyai_adapters._wan_vae import HALVINGS, PIXELS, Norm, PixelAttention, ResidualBlock, VaeSizes
 
 
 class VideoConv(nn.Module):

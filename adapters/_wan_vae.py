@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, normalize, pad, scaled_dot_product_attention, silu
 
 HALVINGS = 2  # of height and width by one block
+PIXELS, FRAMES = 16, 4  # of one latent: down and across, and in time behind the first
 
 
 @dataclass(frozen=True)

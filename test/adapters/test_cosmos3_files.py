@@ -67,6 +67,8 @@ def test_cameras_have_their_places_on_the_canvas():
     larger = [np.repeat(np.repeat(frame, 2, 0), 2, 1) for frame in frames]
     assert torch.equal(compose(larger, (544, 736)), canvas)
     assert compose(frames, (256, 320)).shape == (256, 303, 3)
+    with pytest.raises(ValueError, match=r"wrist: \[1, 640\] pixels given; wanted are 2 x 2 or more"):
+        compose([frames[0][:1], *frames[1:]], (544, 736))
     picture = fill_video_frame(canvas[None], (544, 736))
     assert picture.shape == (1, 3, 544, 736) and picture.max() == 30 / 127.5 - 1
     assert torch.equal(picture[..., :540, 640:], picture[..., :540, 543:639].flip(-1))

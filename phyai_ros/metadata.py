@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
 
 from phyai_core.types import PolicySpec
 from phyai_ros.endpoints import create_publisher
+from phyai_ros.fingerprints import describe_settings, hash_checkpoint, hash_settings
 from phyai_ros.messages import to_time
 from phyai_ros.msg import PolicyMetadata
 from phyai_ros.outputs import load_output
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from rclpy.node import Node
     from rclpy.publisher import Publisher
 
-WHOLE_BYTES = 64 << 20  # of a larger file the first and the last MiB and the size are hashed
-END_BYTES = 1 << 20
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
@@ -50,6 +47,7 @@ def make_metadata(
         checkpoint=inference.checkpoint,
         checkpoint_hash=hash_checkpoint(inference.checkpoint),
         config_hash=hash_settings(settings),
+        parameters=describe_settings(settings),
         device=inference.device,
         placement=inference.placement,
         rtc_mode=settings.rtc.mode,
@@ -78,31 +76,3 @@ def make_metadata(
 def output_topic(output: Output) -> str:
     """Where an output sends: as set, or the usual topic (or action) of its type."""
     return output.topic or load_output(output.type).default_topic
-
-
-def hash_settings(settings: Settings) -> str:
-    """sha256 of every parameter, defaults included."""
-    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
-
-
-def hash_checkpoint(path: str) -> str:
-    """sha256 over the names and contents of a checkpoint's files; empty where nothing is on disk."""
-    if not path or not Path(path).exists():
-        return ""
-    digest, root = hashlib.sha256(), Path(path)
-    files = sorted(file for file in root.rglob("*") if file.is_file()) if root.is_dir() else [root]
-    for file in files:
-        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        for part in _parts(file):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts(file: Path) -> Iterator[bytes]:
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        if size > WHOLE_BYTES:
-            yield stream.read(END_BYTES)
-            stream.seek(-END_BYTES, 2)
-        while part := stream.read(END_BYTES):
-            yield part

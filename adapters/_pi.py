@@ -17,7 +17,8 @@ from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import table_rows
 from phyai_adapters._loading import PiParts, load_parts, random_parts
 from phyai_adapters._paligemma import PiNetwork, PiSizes, Prefix
-from phyai_adapters._pi_fused import FusedInference, FusedWeights, pack_weights, refuse_fused
+from phyai_adapters._pi_fused import FusedInference
+from phyai_adapters._pi_packed import FusedWeights, pack_weights, refuse_fused
 from phyai_adapters._processing import pad_tokens, resize_frame_with_pad, resize_with_pad, unit_images
 from phyai_core.adapter import Adapter
 from phyai_core.layers.gemma import KeysValues

@@ -18,7 +18,7 @@ from torch.nn.functional import linear, pad, silu
 from phyai_adapters._flow_time import model_times, time_features
 from phyai_adapters._paligemma import PiNetwork, PiSizes
 from phyai_adapters._pi import PiAdapter
-from phyai_adapters._pi_fused import make_ends
+from phyai_adapters._pi_packed import make_ends
 from phyai_adapters._processing import clean_prompt, pad_last
 from phyai_core.layers.gemma import KeysValues
 from phyai_core.types import Observation

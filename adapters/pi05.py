@@ -17,7 +17,7 @@ from torch.nn.functional import silu
 from phyai_adapters._flow_time import model_times, time_features
 from phyai_adapters._paligemma import EXPERT, PiNetwork, PiSizes
 from phyai_adapters._pi import PiAdapter
-from phyai_adapters._pi_fused import make_ends
+from phyai_adapters._pi_packed import make_ends
 from phyai_adapters._processing import clean_prompt, state_prompt
 from phyai_core.types import Observation
 from phyai_kernels.expert_weights import ExpertEnds

@@ -57,9 +57,16 @@ def make_cache(weights: ExpertWeights, robots: int, capacity: int) -> Cache:
 
 
 def make_inputs(
-    weights: ExpertWeights, cache: Cache, prefix_length: Tensor, chunk: int, steps: int, rotary: Tensor, lead: int = 0
+    weights: ExpertWeights,
+    cache: Cache,
+    prefix_length: Tensor,
+    columns: Tensor,
+    chunk: int,
+    steps: int,
+    rotary: Tensor,
+    lead: int = 0,
 ) -> LoopInputs:
-    """Zeroed inputs on the weights' device, set for plain Euler, over a cache [L, B, C, K] and its lengths [B]."""
+    """Zeroed inputs on the weights' device, set for plain Euler, over a cache [L, B, C, K] and what else is given."""
     device, rows = weights.qkv.device, len(prefix_length) * chunk
     pitch = -(-rows // 4) * 4  # every step's rows start at 16 bytes: one compiled kernel serves all steps
     abc = torch.empty(steps, pitch, 3, device=device)[:, :rows]
@@ -70,7 +77,7 @@ def make_inputs(
         states=torch.zeros(steps + 1, rows, weights.entry.shape[1], device=device),
         prefix=torch.zeros(rows, weights.entry.shape[1], device=device),
         abc=abc,
-        columns=torch.ones(len(prefix_length), weights.entry.shape[1], dtype=torch.bool, device=device),
+        columns=columns,
         times=times,
         keys=cache.keys,
         values=cache.values,

@@ -56,7 +56,8 @@ class RandomExpert:
         """Random prefix, noise, update tables and row times (the first row keeps the time of finished actions)."""
         lengths = torch.tensor(prefix_lengths, dtype=torch.int32, device=self.device)
         cache = make_cache(weights, len(lengths), capacity)
-        inputs = make_inputs(weights, cache, lengths, chunk, self.sizes.steps, self.rotary)
+        columns = torch.ones(len(lengths), self.sizes.actions, dtype=torch.bool, device=self.device)
+        inputs = make_inputs(weights, cache, lengths, columns, chunk, self.sizes.steps, self.rotary)
         inputs.states[0] = self._normal(*inputs.states[0].shape)
         inputs.states[1:] = float("nan")
         inputs.prefix.copy_(self._normal(*inputs.prefix.shape))

@@ -16,7 +16,7 @@ from phyai_adapters._pi_packed import FusedWeights, affine
 from phyai_kernels.begin_chunk import BEGIN_CHUNK, Request, Rows
 from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.expert_loop import Cache, ExpertLoop, LoopInputs, make_cache, make_inputs
-from phyai_kernels.expert_loop_hopper import make_expert_loops
+from phyai_kernels.expert_loops import Robots, expert_loops
 from phyai_kernels.image_patches import IMAGE_PATCHES
 from phyai_kernels.pack_prefix import PACK_PREFIX
 from phyai_kernels.prefix_pass import PrefixPass
@@ -120,10 +120,9 @@ class FusedInference:
             return make_inputs(weights.expert, own, length, columns, self._rows, steps, weights.rotary, lead)
 
         parts: list[_Part] = []
-        for loop, reasons in make_expert_loops(weights.expert, robots, make):
+        work = Robots(weights.expert, robots, make)
+        for loop in dispatcher.pick(expert_loops(robots), work)(work):
             first, count = sum(part.count for part in parts), len(loop.inputs.prefix_length)
-            taken = next(name for name, reason in reasons.items() if reason.startswith("taken"))
-            dispatcher.note("expert_loop", f"{count} of {robots} robots, {self._rows} rows", taken, reasons)
             self._adapter.begin_loop(loop.inputs)
             parts.append(_Part(loop, self._request(first, count), self._lead(first, loop.inputs), dispatcher))
         return parts

@@ -5,9 +5,7 @@ Choices are made while an engine is configured, from the tensors of a representa
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,8 @@ class Choice:
 def describe_problem(arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
     """Types, shapes and options of a call in one line: the key of a measurement."""
     parts = [text for argument in arguments if (text := _describe(argument))]
-    return " ".join([*parts, *(f"{name}={_describe(value)}" for name, value in sorted(options.items()) if value)])
+    given = {name: value for name, value in sorted(options.items()) if value is not None and value is not False}
+    return " ".join([*parts, *(f"{name}={_describe(value)}" for name, value in given.items())])
 
 
 def _describe(value: Any) -> str:
@@ -60,9 +59,9 @@ class Dispatcher:
     def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
         """What to call for arguments of these types and shapes; nothing is run, compiled or measured here."""
         problem = describe_problem(arguments, options)
-        refused = {c.name: c.refuse(self.device, *arguments, **options) for c in op.candidates}
-        able = [candidate for candidate in op.candidates if refused[candidate.name] is None]
         times = self.profile.times_us.get(op.name, {}).get(problem, {}) if self.profile else {}
+        refused = {c.name: c.refuse(self.device, *arguments, **options) or _failure(times, c) for c in op.candidates}
+        able = [c for c in op.candidates if refused[c.name] is None] or [op.candidates[-1]]
         measured = [candidate for candidate in able if candidate.name in times]
         taken = min(measured, key=lambda candidate: times[candidate.name]) if measured else able[0]
         reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in op.candidates}
@@ -72,21 +71,6 @@ class Dispatcher:
     def note(self, op: str, problem: str, taken: str, reasons: dict[str, str]) -> None:
         """Keep a choice that was made elsewhere, for `explain`."""
         self.choices.append(Choice(op, problem, taken, reasons))
-
-    def measure(self, op: Op, *arguments: Any, **options: Any) -> dict[str, float]:
-        """Times every candidate that can take the call, in microseconds, and keeps the times in the profile.
-
-        The arguments are really used: what the operation updates or fills is changed.
-        """
-        if self.profile is None:
-            self.profile = Profile.empty(self.device)
-        problem = describe_problem(arguments, options)
-        times = {}
-        for candidate in op.candidates:
-            if candidate.refuse(self.device, *arguments, **options) is None:
-                times[candidate.name] = _time_us(lambda c=candidate: c.run(*arguments, **options), self.device)
-                self.profile.record(op.name, problem, candidate.name, times[candidate.name])
-        return times
 
     def explain(self) -> str:
         """Every choice so far, with the reason for each candidate taken or refused."""
@@ -103,17 +87,9 @@ class Dispatcher:
         return "not taken: " + ("not measured" if times else "a candidate before it can run")
 
 
-class MeasuringDispatcher(Dispatcher):
-    """Measures every call it is asked about, once, before it picks; what a profile is made with."""
-
-    def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
-        """As in the base; the arguments are really used. Call it before anything depends on their contents."""
-        if describe_problem(arguments, options) not in self._measured(op):
-            self.measure(op, *arguments, **options)
-        return super().pick(op, *arguments, **options)
-
-    def _measured(self, op: Op) -> dict[str, dict[str, float]]:
-        return self.profile.times_us.get(op.name, {}) if self.profile else {}
+def _failure(times: Mapping[str, float | None], candidate: Candidate) -> str | None:
+    failed = candidate.name in times and times[candidate.name] is None
+    return "failed when it was measured" if failed else None
 
 
 def open_dispatcher(device: torch.device, folder: Path | None = None) -> Dispatcher:
@@ -122,35 +98,3 @@ def open_dispatcher(device: torch.device, folder: Path | None = None) -> Dispatc
     Raises ValueError for a file that is no profile.
     """
     return Dispatcher(device, load_profile(folder or default_folder(), device))
-
-
-def _time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:
-    """Median microseconds of one call; on a GPU of several captured in a graph, so that launching does not count."""
-    replay, wait = work, _nothing
-    if device.type == "cuda":
-        replay, wait = _capture(work, device, calls).replay, torch.cuda.synchronize
-    spans = []
-    for _ in range(runs + 2):
-        wait()
-        start_ns = time.perf_counter_ns()
-        replay()
-        wait()
-        spans.append((time.perf_counter_ns() - start_ns) * 1e-3)
-    return statistics.median(spans[2:]) / (calls if device.type == "cuda" else 1)
-
-
-def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            work()
-    return graph
-
-
-def _nothing() -> None:
-    """A CPU call has ended when it returns."""

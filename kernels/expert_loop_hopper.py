@@ -5,7 +5,6 @@ Bitwise repeatable: every sum has a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,19 +12,16 @@ from torch import Tensor
 
 from phyai_kernels.expert_attention_hopper import expert_attention_hopper, split_count
 from phyai_kernels.expert_loop import ExpertLoop, LoopInputs
-from phyai_kernels.expert_qkv import EXPERT_QKV
 from phyai_kernels.expert_qkv_hopper import expert_qkv_hopper
 from phyai_kernels.expert_weights import ExpertWeights
 from phyai_kernels.gated_mlp_hopper import gated_mlp_hopper
 from phyai_kernels.gated_projection_hopper import gated_projection_hopper
 from phyai_kernels.hopper import describe, refuse
-from phyai_kernels.op import chains
 from phyai_kernels.skinny import NormInput
 
 KEY_TILE = 64
 MAX_SPLITS = 32
 PROCESSORS = 128  # thread blocks of a down projection: 16 column tiles, 8 splits
-IN_TURN = 2  # robots up to which Hopper loops one after the other beat one Triton loop (docs/kernels.md)
 
 
 @dataclass(frozen=True)
@@ -68,30 +64,6 @@ def _refuse_few_processors(device: torch.device) -> str | None:
     """Thread blocks that wait for each other must all be resident, one on each multiprocessor."""
     count = torch.cuda.get_device_properties(device).multi_processor_count
     return None if count >= PROCESSORS else f"needs {PROCESSORS} multiprocessors, not {count}"
-
-
-def make_expert_loop(weights: ExpertWeights, inputs: LoopInputs) -> tuple[ExpertLoop, dict[str, str]]:
-    """The fastest loop that can run these, and for each of hopper, triton, reference why it was taken or not."""
-    device = weights.qkv.device
-    refusals = {"hopper": refuse_hopper(weights, inputs), "triton": EXPERT_QKV.refuse(device), "reference": None}
-    taken = next(name for name, refusal in refusals.items() if refusal is None)
-    reasons = {name: f"refused: {refusal}" if refusal else "not taken: slower" for name, refusal in refusals.items()}
-    reasons[taken] = "taken: first that can run"
-    if taken == "hopper":
-        return HopperExpertLoop(weights, inputs), reasons
-    return ExpertLoop(weights, inputs, taken, pdl=chains(device)), reasons
-
-
-def make_expert_loops(
-    weights: ExpertWeights, robots: int, make: Callable[[int, int], LoopInputs]
-) -> list[tuple[ExpertLoop, dict[str, str]]]:
-    """The loops that together serve `robots`, in order, each as make_expert_loop gives it.
-
-    `make(first, count)` makes the inputs of robots first .. first + count - 1.
-    """
-    if 1 < robots <= IN_TURN and refuse_hopper(weights, make(0, 1)) is None:
-        return [make_expert_loop(weights, make(robot, 1)) for robot in range(robots)]
-    return [make_expert_loop(weights, make(0, robots))]
 
 
 class HopperExpertLoop(ExpertLoop):

@@ -53,6 +53,7 @@ class Op:
     """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices.
 
     Without measurements candidates are preferred in this order: `first`, the Triton kernel, `others`, the reference.
+    Where candidates only prepare something, `launch` runs what they gave, and that is what is measured.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Op:
     triton: Callable[..., Any] | None = None
     first: tuple[Candidate, ...] = ()
     others: tuple[Candidate, ...] = ()
+    launch: Callable[[Any], Any] | None = None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("torch", "triton", "flashinfer-python")
+PACKAGES = ("torch", "triton", "flashinfer-python", "phyai_ros")
 
 
 def default_folder() -> Path:
@@ -37,20 +37,21 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass
 class Profile:
-    """times_us[op][problem][candidate] in microseconds."""
+    """times_us[op][problem][candidate] in microseconds; None: it failed."""
 
     device: str
     versions: dict[str, str]
-    times_us: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    times_us: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, device: torch.device) -> Profile:
         """A profile of this machine without measurements."""
         return cls(device_name(device), installed_versions())
 
-    def record(self, op: str, problem: str, candidate: str, microseconds: float) -> None:
+    def record(self, op: str, problem: str, candidate: str, microseconds: float | None) -> None:
         """Keeps one measurement, replacing an older one."""
-        self.times_us.setdefault(op, {}).setdefault(problem, {})[candidate] = round(microseconds, 2)
+        rounded = None if microseconds is None else round(microseconds, 2)
+        self.times_us.setdefault(op, {}).setdefault(problem, {})[candidate] = rounded
 
     def refuse(self, device: torch.device) -> str | None:
         """Why these measurements say nothing about `device` and what is installed now, or None."""

@@ -192,7 +192,8 @@ def test_what_it_cannot_or_should_not_run_is_left_to_the_methods_with_a_reason(a
 def test_every_choice_is_explained(adapter):
     run(adapter, make_inputs(adapter, [[True] * 3], [WORDS]), make_given(adapter, ["none"]), fused=True)
     text = adapter.dispatcher.explain()
-    assert f"expert_loop [1 of 1 robots, {HORIZON + adapter.lead_rows} rows] -> reference" in text
+    rows = HORIZON + adapter.lead_rows
+    assert f"expert_loops [1 robots: {STEPS} steps, {rows} rows over 64 keys, 3 layers of 64 float32] -> refer" in text
     for op in ("pack_prefix", "dense_geglu", "prefix_attention", "image_attention"):
         assert f"{op} [" in text
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from phyai_kernels.dense import DENSE_GEGLU
-from phyai_kernels.dispatch import Dispatcher, MeasuringDispatcher, describe_problem, open_dispatcher
+from phyai_kernels.dispatch import Dispatcher, describe_problem, open_dispatcher
 from phyai_kernels.op import Candidate, Op
 from phyai_kernels.profile import Profile, default_folder, load_profile
 
@@ -77,28 +77,25 @@ def test_measurements_of_another_machine_or_version_are_set_aside(change, reason
     assert reason in dispatcher.explain()
 
 
-def test_a_measurement_survives_the_file_and_decides(tmp_path):
-    dispatcher = Dispatcher(CPU)
-    times = dispatcher.measure(OP, X)
-    assert set(times) == {"slow", "fast", "reference"}
-    dispatcher.profile.save(tmp_path)
-    loaded = load_profile(tmp_path, CPU)
-    assert loaded == dispatcher.profile
-    chosen = Dispatcher(CPU, loaded).pick(OP, X)
-    assert chosen is {"slow": SLOW.run, "fast": FAST.run, "reference": double}[min(times, key=times.get)]
-
-
-def test_what_is_asked_for_is_measured_once_and_found_again_where_profiles_are_kept(tmp_path, monkeypatch):
+def test_a_profile_is_found_again_where_profiles_are_kept_and_decides(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert open_dispatcher(CPU).profile is None
-    dispatcher = MeasuringDispatcher(CPU)
-    dispatcher.pick(OP, X)
-    first = {**dispatcher.profile.times_us[OP.name][describe_problem((X,), {})]}
-    dispatcher.pick(OP, X)
-    assert dispatcher.profile.times_us == {OP.name: {describe_problem((X,), {}): first}}
-    dispatcher.profile.save(tmp_path / "phyai_ros" / "kernels")
-    assert open_dispatcher(CPU).profile == dispatcher.profile == open_dispatcher(CPU, default_folder()).profile
-    assert "measured" in str(dispatcher.choices[0]) and len(dispatcher.choices) == 2
+    profile = profile_with(fast=2.0, slow=9.0)
+    assert profile.save(default_folder()) == tmp_path / "phyai_ros" / "kernels" / "cpu.json"
+    for dispatcher in (open_dispatcher(CPU), open_dispatcher(CPU, tmp_path / "phyai_ros" / "kernels")):
+        assert dispatcher.profile == profile and dispatcher.pick(OP, X) is FAST.run
+    assert open_dispatcher(CPU, tmp_path).profile is None
+
+
+def test_what_failed_when_it_was_measured_is_not_taken_and_the_reference_remains():
+    profile = profile_with(slow=9.0)
+    profile.record("double", PROBLEM, "fast", None)
+    dispatcher = Dispatcher(CPU, profile)
+    assert dispatcher.pick(OP, X) is SLOW.run
+    assert "fast: refused: failed when it was measured" in dispatcher.explain()
+    for name in ("slow", "reference"):
+        profile.record("double", PROBLEM, name, None)
+    assert dispatcher.pick(OP, X) is OP.reference
 
 
 def test_a_broken_file_is_named(tmp_path):

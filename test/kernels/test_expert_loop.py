@@ -9,8 +9,10 @@ import torch
 from comparison import relative_error
 from expert_model import FULL, RandomExpert, Sizes
 
+from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.expert_loop import ExpertLoop
-from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, make_expert_loop, refuse_hopper
+from phyai_kernels.expert_loop_hopper import HopperExpertLoop, HopperPlan, refuse_hopper
+from phyai_kernels.expert_loops import Robots, expert_loops, run_loops
 
 
 def test_the_reference_loop_is_the_formula():
@@ -57,14 +59,26 @@ def test_the_hopper_loop_names_what_it_cannot_take():
     assert "2 robots" in refuse_hopper(weights, expert.inputs(weights, [20, 7], 5, 30))
 
 
-def test_a_loop_is_chosen_with_a_reason_for_every_way():
+@pytest.mark.parametrize("lengths", [[20], [20, 7, 11]])
+def test_loops_are_chosen_with_a_reason_for_every_way(lengths):
     expert = RandomExpert(Sizes(), torch.float32, "cpu")
-    weights = expert.packed()
-    inputs = expert.inputs(weights, [20], chunk=5, capacity=30)
-    loop, reasons = make_expert_loop(weights, inputs)
-    assert relative_error(loop.run(), expert.formula(inputs)) < 1e-5
-    assert list(reasons) == ["hopper", "triton", "reference"]
-    assert "float32" in reasons["hopper"] and "cpu" in reasons["triton"] and "taken" in reasons["reference"]
+    weights, dispatcher, robots = expert.packed(), Dispatcher(torch.device("cpu")), len(lengths)
+    made = []
+
+    def make(first, count):
+        made.append(expert.inputs(weights, lengths[first : first + count], chunk=5, capacity=30))
+        return made[-1]
+
+    work = Robots(weights, robots, make)
+    loops = dispatcher.pick(expert_loops(robots), work)(work)
+    run_loops(loops)
+    assert len(loops) == 1 and loops[0].inputs is made[-1]
+    assert relative_error(loops[0].inputs.states[-1], expert.formula(loops[0].inputs)) < 1e-5
+    (choice,) = dispatcher.choices
+    order = ["hopper, in turn", "triton"] if robots < 3 else ["triton", "hopper, in turn"]
+    assert list(choice.reasons) == [*order, "reference"] and choice.taken == "reference"
+    assert "float32" in choice.reasons["hopper, in turn"] and "cpu" in choice.reasons["triton"]
+    assert choice.problem.startswith(f"{robots} robots: ")
 
 
 def test_the_default_plan_covers_the_checkpoint():

@@ -1,0 +1,128 @@
+"""Measures all candidates of what a policy asks for: how a profile is made. Never while a robot is live."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from phyai_kernels.dispatch import Dispatcher, describe_problem
+from phyai_kernels.op import Candidate, Op
+from phyai_kernels.profile import Profile
+
+Told = Callable[[str, str], None]  # (operation, problem) that is measured next
+
+
+class Call(NamedTuple):
+    """One thing that was asked for."""
+
+    op: Op
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def problem(self) -> str:
+        return describe_problem(self.arguments, self.options)
+
+
+class MeasuringDispatcher(Dispatcher):
+    """Chooses as any dispatcher and remembers what it was asked for, to measure it afterwards.
+
+    By then buffers hold real values: products of zeros are faster than others.
+    """
+
+    def __init__(self, device: torch.device, profile: Profile | None = None) -> None:
+        super().__init__(device, profile)
+        if self.profile is None:
+            self.profile = Profile.empty(device)
+        self.asked: dict[tuple[str, str], Call] = {}
+
+    def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        """As in the base."""
+        call = Call(op, arguments, options)
+        self.asked.setdefault((op.name, call.problem), call)
+        return super().pick(op, *arguments, **options)
+
+    def measure(self, tell: Told = lambda op, problem: None) -> Profile:
+        """Measure all that was asked for and is not in the profile. Buffers are really used: contents change."""
+        while waiting := [key for key, call in self.asked.items() if not self._known(call)]:
+            plain = [key for key in waiting if self.asked[key].op.launch is None]
+            call = self.asked[(plain or waiting)[0]]
+            if not plain and self._prepare(call):
+                continue  # it consists of operations that nobody had asked for
+            tell(call.op.name, call.problem)
+            for candidate in self._able(call):
+                self.profile.record(call.op.name, call.problem, candidate.name, self._time(call, candidate))
+        return self.profile
+
+    def choose(self) -> Dispatcher:
+        """A dispatcher that has been asked the same, with what is measured by now."""
+        chooser = Dispatcher(self.device, self.profile)
+        for call in self.asked.values():
+            chooser.pick(call.op, *call.arguments, **call.options)
+        return chooser
+
+    def _known(self, call: Call) -> bool:
+        return call.problem in self.profile.times_us.get(call.op.name, {})
+
+    def _able(self, call: Call) -> list[Candidate]:
+        def refused(candidate: Candidate) -> str | None:
+            return candidate.refuse(self.device, *call.arguments, **call.options)
+
+        return [candidate for candidate in call.op.candidates if refused(candidate) is None]
+
+    def _prepare(self, call: Call) -> bool:
+        """Let every candidate ask for what it consists of; True if that was something new."""
+        before = len(self.asked)
+        for candidate in self._able(call):
+            candidate.run(*call.arguments, **call.options)
+        return len(self.asked) > before
+
+    def _time(self, call: Call, candidate: Candidate) -> float | None:
+        """Microseconds; None where the candidate fails, for lack of memory or of a compiler."""
+        try:
+            if call.op.launch is None:
+                return time_us(lambda: candidate.run(*call.arguments, **call.options), self.device)
+            made = candidate.run(*call.arguments, **call.options)
+            return time_us(lambda: call.op.launch(made), self.device, calls=1)
+        except RuntimeError:
+            return None
+
+
+def time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:
+    """Median microseconds of one call; on a GPU of `calls` captured in a graph, so that launching does not count."""
+    if device.type != "cuda":
+        return statistics.median(_spans_us(work, _nothing, runs))
+    graph = _capture(work, device, calls)
+    return statistics.median(_spans_us(graph.replay, torch.cuda.synchronize, runs)) / calls
+
+
+def _spans_us(work: Callable[[], Any], wait: Callable[[], Any], runs: int) -> list[float]:
+    spans = []
+    for _ in range(runs + 2):
+        wait()
+        start_ns = time.perf_counter_ns()
+        work()
+        wait()
+        spans.append((time.perf_counter_ns() - start_ns) * 1e-3)
+    return spans[2:]
+
+
+def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return graph
+
+
+def _nothing() -> None:
+    """A CPU call has ended when it returns."""

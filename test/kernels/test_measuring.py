@@ -1,0 +1,88 @@
+"""Guards, for the making of profiles, against: a candidate left out or measured twice, figures of buffers that still
+hold zeros, work that is planned instead of run, and one candidate that fails and takes the others with it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from phyai_kernels.measuring import MeasuringDispatcher
+from phyai_kernels.op import Candidate, Op
+
+CPU = torch.device("cpu")
+X = torch.ones(3)
+PROBLEM = "float32[3]"
+
+
+class Counted:
+    """A candidate that counts its runs and keeps what it saw."""
+
+    def __init__(self, name, result=None, error=None, refusal=None):
+        self.runs, self.seen, self._result, self._error = 0, None, result, error
+        self.candidate = Candidate(name, self._run, lambda *_: refusal)
+
+    def _run(self, x):
+        self.runs, self.seen = self.runs + 1, x.clone()
+        if self._error:
+            raise self._error
+        return self._result
+
+
+def make_op(*counted, **more):
+    return Op("op", lambda x: x, first=tuple(one.candidate for one in counted), **more)
+
+
+def test_every_candidate_that_can_run_is_measured_once_after_the_buffers_were_filled():
+    able, refused = Counted("able"), Counted("refused", refusal="never")
+    op, x = make_op(able, refused), torch.zeros(3)
+    dispatcher = MeasuringDispatcher(CPU)
+    for _ in range(2):
+        assert dispatcher.pick(op, x) is able.candidate.run
+    assert able.runs == 0
+    x.fill_(7.0)
+    told = []
+    profile = dispatcher.measure(lambda *what: told.append(what))
+    assert told == [("op", PROBLEM)] and set(profile.times_us["op"][PROBLEM]) == {"able", "reference"}
+    assert able.seen.eq(7.0).all() and refused.runs == 0
+    runs = able.runs
+    dispatcher.measure()
+    assert able.runs == runs
+
+
+def test_what_is_known_is_not_measured_again():
+    able = Counted("able")
+    op = make_op(able)
+    first = MeasuringDispatcher(CPU)
+    first.pick(op, X)
+    runs = (first.measure(), able.runs)[1]
+    second = MeasuringDispatcher(CPU, first.profile)
+    second.pick(op, X)
+    second.pick(op, torch.ones(4))
+    assert set(second.measure().times_us["op"]) == {PROBLEM, "float32[4]"} and able.runs == 2 * runs
+
+
+def test_a_candidate_that_fails_is_noted_and_not_chosen():
+    broken, fine = Counted("broken", error=RuntimeError("no compiler")), Counted("fine")
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(make_op(broken, fine), X)
+    assert dispatcher.measure().times_us["op"][PROBLEM]["broken"] is None
+    chosen = dispatcher.choose()
+    assert chosen.choices[0].taken in ("fine", "reference")
+    assert chosen.choices[0].reasons["broken"] == "refused: failed when it was measured"
+    assert "us measured" in chosen.choices[0].reasons["fine"]
+
+
+def test_what_only_prepares_is_measured_by_its_launches_made_of_the_fastest_parts():
+    """A plan asks for its parts while it is made; they come first, and the plan that is timed uses what they showed."""
+    dispatcher, launched = MeasuringDispatcher(CPU), []
+    part = make_op(Counted("slow", error=RuntimeError()), Counted("fast"))
+
+    def plan(x):
+        return [dispatcher.pick(part, x)]
+
+    whole = Op("plan", plan, launch=launched.append)
+    dispatcher.pick(whole, X)
+    profile = dispatcher.measure()
+    assert list(profile.times_us) == ["op", "plan"] and profile.times_us["plan"][PROBLEM]["reference"] is not None
+    assert len(launched) > 10 and all(launches == launched[0] for launches in launched)
+    assert launched[0][0] is not part.first[0].run

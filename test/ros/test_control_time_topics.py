@@ -43,9 +43,8 @@ def test_ros2_topic_delay_would_tell_something(rig, topic):
 
 def test_metadata_reaches_who_comes_late(rig):
     heard: list[PolicyMetadata] = []
-    subscription = rig.robot.create_subscription(PolicyMetadata, "policy/metadata", heard.append, LATCHED)
+    rig.robot.create_subscription(PolicyMetadata, "policy/metadata", heard.append, LATCHED)
     rig.wait(lambda: heard, "metadata")
-    rig.robot.destroy_subscription(subscription)
     told = heard[0]
     assert (told.policy, told.dt, told.action_horizon, told.execution_horizon) == ("fake", 0.04, 24, 6)
     assert list(told.joint_names) == list(told.action_names) == ["shoulder", "elbow"]
@@ -53,6 +52,7 @@ def test_metadata_reaches_who_comes_late(rig):
     assert list(told.camera_topics) == ["/camera/front/image_raw"] and list(told.camera_heights) == [8]
     assert list(told.output_topics) == ["/joint_trajectory_controller/joint_trajectory"]
     assert len(told.config_hash) == 64 and told.checkpoint_hash == ""
+    assert json.loads(told.parameters)["rtc"]["execution_horizon"] == 6
 
 
 def test_the_events_of_a_chunk_follow_each_other_and_match_its_terms(rig):
@@ -61,7 +61,7 @@ def test_the_events_of_a_chunk_follow_each_other_and_match_its_terms(rig):
     assert at_s == sorted(at_s) and time.time() - at_s[0] < 30.0
     assert at_s[3] - at_s[2] == pytest.approx(timing.l_inference, abs=1e-4)
     assert at_s[4] - at_s[3] == pytest.approx(timing.l_adopt, abs=1e-4)
-    assert timing.l_other == pytest.approx(0.05, abs=0.03) and timing.l_other_how == timing.MEASURED
+    assert 0.05 <= timing.l_other <= timing.l_inference and timing.l_other_how == timing.MEASURED
     assert math.isnan(timing.l_vision) and timing.l_vision_how == timing.UNKNOWN
     assert timing.l_critical_how == timing.BOUNDED  # this robot does not move its joints: no lag can be seen
 

@@ -59,7 +59,7 @@ class BagPlayer:
             now_ns += STEP_NS
 
     def _catch_up(self, now_ns: int) -> None:
-        self._graph.spin_until(lambda: self._settled(self._sent, now_ns), 10.0, f"catching up with {now_ns}")
+        self._graph.spin_until(lambda: self._settled(self._sent, now_ns), 60.0, f"catching up with {now_ns}")
 
     def _wait(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds

@@ -61,7 +61,7 @@ class Graph:
         self._executor.add_node(node)
         return node
 
-    def spin_until(self, condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "the condition") -> Any:
+    def spin_until(self, condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
         """Serve callbacks until `condition` gives something true, and return that; fail after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         while not (result := condition()):

@@ -24,7 +24,7 @@ from phyai_ros.spinning import make_executor, spin_until
 from ros.fake_policy import JOINTS, FakePolicy, Misbehaviour
 from ros.graph import Domain
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # only a test that fails waits so long
 PARAMETERS = {
     "inference.adapter": "fake",
     "inference.warmup_runs": 1,

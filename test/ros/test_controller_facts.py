@@ -77,5 +77,6 @@ def test_a_controller_that_does_not_answer_is_told_in_the_diagnostics():
     with PolicyRig(**{"output.profile": "auto", "controller.timeout_s": 0.2}) as rig:
         rig.start()
         rig.wait_for_state("running")
+        rig.wait_for_news("diagnostics")
         values = {pair.key: pair.value for pair in rig.robot.heard["diagnostics"][-1].status[0].values}
         assert "as splice, unchecked: nobody offers the service" in values["controller_0"]

@@ -74,7 +74,7 @@ def test_what_the_node_says_is_in_the_state(served):
     assert (state["status"]["state"], state["status"]["bound"]) == ("running", "environment")
     assert "Environment-bound" in state["words"][0]
     stages = {stage["name"]: stage for stage in state["stages"]}
-    assert stages["other"]["p50"] == pytest.approx(0.05, abs=0.02) and stages["other"]["how"] == "measured"
+    assert 0.05 <= stages["other"]["p50"] < 0.2 and stages["other"]["how"] == "measured"
     assert (stages["vision"]["last"], stages["vision"]["how"]) == (None, "unknown")
     assert [one["name"] for one in state["status"]["inputs"]] == ["camera/front/image_raw", "joint_states"]
     assert len(state["chunk"]["rows"][0]) == 2 and state["events"][-1]["state"]

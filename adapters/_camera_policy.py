@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phyai_adapters._deployment import Deployment, Options, read_options, refuse_options
+from phyai_adapters._deployment import Deployment, Options
+from phyai_adapters._folder_adapter import FolderAdapter
 from phyai_adapters._lerobot import OBSERVATION, camera_key, read_config, read_lerobot
 from phyai_adapters._processing import MeanStd, unit_images
-from phyai_core.adapter import Adapter
 from phyai_core.types import FloatArray, Observation, PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 
@@ -54,16 +54,9 @@ def check_frame_sizes(spec: PolicySpec, obs: Observation) -> None:
             )
 
 
-def read_folder(kind: str, checkpoint: Path | None, options: Options | None, allowed: tuple[str, ...]):
-    """(folder, config.json, options, deployment) of a checkpoint. Raises ValueError naming the file or option."""
-    if checkpoint is None or not Path(checkpoint).is_dir():
-        given = "no weights are shipped" if checkpoint is None else f"{checkpoint} is not a folder"
-        raise ValueError(f"checkpoint: {given}; {kind} needs the folder of a checkpoint")
-    folder = Path(checkpoint)
-    config = read_config(folder, kind)
-    options = read_options(folder) if options is None else options
-    refuse_options(options, kind, allowed)
-    return folder, config, options, read_lerobot(folder, options).choose(options)
+def read_lerobot_folder(kind: str, folder: Path, options: Options) -> tuple[Mapping[str, Any], Deployment]:
+    """config.json and deployment of a checkpoint. Raises ValueError naming the file or entry."""
+    return read_config(folder, kind), read_lerobot(folder, options).choose(options)
 
 
 def place(network_class: Callable[..., nn.Module], device: torch.device, *arguments) -> nn.Module:
@@ -84,10 +77,10 @@ def fill(
     return load_weights(weights, network.state_dict(), canonical=canonical, unused=unused, progress=progress)
 
 
-class CameraPolicy(Adapter):
+class CameraPolicy(FolderAdapter):
     """Inputs: `image.<camera>` uint8 [B, h, w, 3] and the normalised `state` [B, S]. A' is A."""
 
-    allowed_options: ClassVar[tuple[str, ...]] = COMMON_OPTIONS
+    allowed_options = COMMON_OPTIONS
 
     def __init__(self, parts: Parts):
         self.spec, self.deployment, self.config, self.network, self.options, self.report = parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -19,7 +18,14 @@ from phyai_adapters._loading import PiParts, load_parts, random_parts
 from phyai_adapters._paligemma import PiNetwork, PiSizes, Prefix
 from phyai_adapters._pi_fused import FusedInference
 from phyai_adapters._pi_packed import FusedWeights, pack_weights, refuse_fused
-from phyai_adapters._processing import pad_tokens, resize_frame_with_pad, resize_with_pad, unit_images
+from phyai_adapters._processing import (
+    cut_prompt,
+    lengthen_prompt,
+    pad_tokens,
+    resize_frame_with_pad,
+    resize_with_pad,
+    unit_images,
+)
 from phyai_core.adapter import Adapter
 from phyai_core.layers.gemma import KeysValues
 from phyai_core.layers.rotary import RotaryTable
@@ -140,10 +146,7 @@ class PiAdapter(Adapter):
             raise ValueError(f"state: {list(obs.state.shape)} given, the policy wants [{self.spec.state_dim}]")
         inputs = {f"image.{camera.key}": self._frame(obs, camera) for camera in self.spec.cameras}
         inputs["image_mask"] = torch.ones(1, len(self.spec.cameras), dtype=torch.bool)
-        ids = self.prompt_ids(obs)
-        if len(ids) > self.prompt_buckets[-1]:
-            longest = self.prompt_buckets[-1]  # the text says no length: a repeated warning is shown once
-            warnings.warn(f"prompt: cut to the {longest} tokens of training, the end is lost; shorten it", stacklevel=2)
+        ids = cut_prompt(self.prompt_ids(obs), self.prompt_buckets[-1])
         inputs["tokens"], inputs["token_mask"] = pad_tokens(ids, self.prompt_buckets, self._tokenizer.pad_id)
         return inputs
 
@@ -166,9 +169,7 @@ class PiAdapter(Adapter):
 
     def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         """Inputs with the prompt padded to the longer bucket `length`, so that robots can share a batch."""
-        more = length - inputs["tokens"].shape[1]
-        tokens = torch.nn.functional.pad(inputs["tokens"], (0, more), value=self._tokenizer.pad_id)
-        return {**inputs, "tokens": tokens, "token_mask": torch.nn.functional.pad(inputs["token_mask"], (0, more))}
+        return lengthen_prompt(inputs, length, self._tokenizer.pad_id)
 
     # The network. Shapes are fixed and nothing asks the device for a value, so a graph can hold all of it.
 

@@ -8,7 +8,7 @@ processor/normalize_processor.py and policies/pi0*, Physical-Intelligence/openpi
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,7 +82,7 @@ def state_prompt(text: str, state: NDArray) -> str:
 
 
 def cut_prompt(ids: Sequence[int], longest: int) -> Sequence[int]:
-    """As in training; warns of what is lost."""
+    """As in training; warns of what is lost, in the same words each time, so that it is shown once."""
     if len(ids) > longest:
         warnings.warn(f"prompt: cut to the {longest} tokens of training, the end is lost; shorten it", stacklevel=3)
     return ids[:longest]
@@ -98,6 +98,13 @@ def pad_tokens(ids: Sequence[int], buckets: Sequence[int], pad_id: int) -> tuple
     tokens = np.full((1, length), pad_id, np.int64)
     tokens[0, : len(kept)] = kept
     return torch.from_numpy(tokens), torch.from_numpy(np.arange(length)[None] < len(kept))
+
+
+def lengthen_prompt(inputs: Mapping[str, Tensor], length: int, pad_id: int) -> dict[str, Tensor]:
+    """Inputs with `tokens` and `token_mask` [B, T] padded to the longer `length`, so that robots can share a batch."""
+    more = length - inputs["tokens"].shape[1]
+    tokens, mask = pad(inputs["tokens"], (0, more), value=pad_id), pad(inputs["token_mask"], (0, more))
+    return {**inputs, "tokens": tokens, "token_mask": mask}
 
 
 def pad_last(x: NDArray, width: int) -> Tensor:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from phyai_adapters._flow_time import model_times
 from phyai_adapters._lerobot import IMAGES
-from phyai_adapters._stage import Stage
+from phyai_adapters._stage import Stage, trace_steps
 
 if TYPE_CHECKING:
     from phyai_adapters.smolvla import PrefixTokens, SmolVla
@@ -50,15 +49,7 @@ def trace(adapter: SmolVla, inputs: Mapping[str, Tensor], noise: Tensor) -> Iter
     rows = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
     yield Stage("suffix.step0.embs", adapter.embed_actions(x, rows))
     yield Stage("suffix.step0.last_hidden", adapter.network.expert(adapter.embed_actions(x, rows), prefix))
-    steps = adapter.spec.num_denoise_steps
-    times = model_times(steps, accumulate=False)
-    for step in range(steps):
-        yield Stage(f"step.{step}.time", times[step].expand(len(x)))
-        yield Stage(f"step.{step}.x_t", x)
-        velocity = adapter.denoise_step(prefix, x, torch.full(x.shape[:2], step / steps, device=x.device))
-        yield Stage(f"step.{step}.v_t", -velocity)  # the fixtures point from action to noise
-        x = x + velocity / steps
-    yield Stage("actions_padded", x)
+    yield from trace_steps(adapter, prefix, x, accumulate=False)
 
 
 def _trace_keys_values(adapter: SmolVla, inputs, tokens: PrefixTokens, gap: _Gap, valid: Tensor) -> Iterator[Stage]:

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from phyai_adapters._flow_time import model_times
 from phyai_adapters._paligemma import Prefix
 from phyai_adapters._pi import PiAdapter, PrefixTokens
 from phyai_adapters._processing import pad_last
-from phyai_adapters._stage import Stage
+from phyai_adapters._stage import Stage, trace_steps
 
 IMAGE = "observation.images."
 
@@ -53,7 +52,7 @@ def trace(adapter: PiAdapter, inputs: Mapping[str, Tensor], noise: Tensor) -> It
     yield from _trace_keys_values(prefix, tokens)
     x = adapter.init_latents(noise)
     yield from _trace_tokens(adapter, prefix, x)
-    yield from _trace_steps(adapter, prefix, x)
+    yield from trace_steps(adapter, prefix, x, accumulate=adapter.deployment.layout == "openpi")
 
 
 def _trace_keys_values(prefix: Prefix, tokens: PrefixTokens) -> Iterator[Stage]:
@@ -77,15 +76,3 @@ def _trace_tokens(adapter: PiAdapter, prefix: Prefix, x: Tensor) -> Iterator[Sta
     ):
         value = pad(value, (0, 0, before, 0))
         yield Stage(f"suffix.step0.{name}", value[:, None] if name == "mask4d_allowed" else value, valid)
-
-
-def _trace_steps(adapter: PiAdapter, prefix: Prefix, x: Tensor) -> Iterator[Stage]:
-    steps = adapter.spec.num_denoise_steps
-    times = model_times(steps, accumulate=adapter.deployment.layout == "openpi")
-    for step in range(steps):
-        yield Stage(f"step.{step}.time", times[step].expand(len(x)))
-        yield Stage(f"step.{step}.x_t", x)
-        velocity = adapter.denoise_step(prefix, x, torch.full(x.shape[:2], step / steps, device=x.device))
-        yield Stage(f"step.{step}.v_t", -velocity)  # the fixtures point from action to noise
-        x = x + velocity / steps
-    yield Stage("actions_padded", x)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from phyai_adapters._act import ActNetwork, ActSizes, map_positions
-from phyai_adapters._camera_policy import CameraPolicy, Parts, fill, place, read_folder
+from phyai_adapters._camera_policy import CameraPolicy, Parts, fill, place, read_lerobot_folder
 from phyai_adapters._deployment import Deployment, Options
 from phyai_adapters._lerobot import require
 from phyai_adapters._resnet_files import read_resnet_sizes
@@ -67,24 +67,17 @@ def read_sizes(
 class Act(CameraPolicy):
     """The adapter of ACT. `deployment` holds statistics and names, `report` what became of every key of the file."""
 
+    kind = "act"
+
     def __init__(self, parts: Parts):
         super().__init__(parts)
         self.vision = self.network.backbone
         self.position = self._positions()
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> Act:
-        """Read a checkpoint folder in lerobot layout; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        folder, config, options, deployment = read_folder("act", checkpoint, options, cls.allowed_options)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> Act:
+        """Of a folder in lerobot layout."""
+        config, deployment = read_lerobot_folder(cls.kind, folder, options)
         spec = deployment.spec(len(deployment.action_names), options.rate_hz, folder)
         weights = Checkpoint(folder)
         shapes = {canonical_key(key): shape for key, shape in weights.shapes.items()}

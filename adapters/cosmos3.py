@@ -26,12 +26,12 @@ from phyai_adapters._cosmos3_files import WIDTH, Deployment, read_deployment
 from phyai_adapters._cosmos3_sampler import CosmosSampler, Frozen
 from phyai_adapters._cosmos3_text import TextEncoder, caption
 from phyai_adapters._cosmos3_weights import CosmosNetwork, load_network
-from phyai_adapters._deployment import Options, read_options, refuse_options
-from phyai_adapters._processing import pad_tokens
+from phyai_adapters._deployment import Options
+from phyai_adapters._folder_adapter import FolderAdapter
+from phyai_adapters._processing import lengthen_prompt, pad_tokens
 from phyai_adapters._stage import Stage
 from phyai_adapters._tokenizers import Tokenizer, load_tokenizer
 from phyai_adapters._wan_vae import LatentUnits
-from phyai_core.adapter import Adapter
 from phyai_core.layers.resnet import exact_convolutions
 from phyai_core.types import FloatArray, Observation
 from phyai_core.validity import Lifetime
@@ -63,11 +63,13 @@ class Prefix(NamedTuple):
     rows: Tensor  # [B, K, A]
 
 
-class Cosmos3(Adapter):
+class Cosmos3(FolderAdapter):
     """Inputs: `canvas` uint8 [B, h, w, 3], `state` [B, K, A'], `tokens` and `token_mask` [B, T], and `empty_tokens`,
     `empty_mask` [B, T'], the same without a task. A' are joints and gripper, as long as the robot's actions.
     """
 
+    kind = "cosmos3"
+    allowed_options = OPTIONS
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {
         "prompt_embedding": Lifetime.PROMPT,
         "prefix": Lifetime.OBSERVATION,
@@ -86,22 +88,8 @@ class Cosmos3(Adapter):
         self.text = TextEncoder(tokenizer, self.options.image_tokens, self.prompt_buckets[-1])
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> Cosmos3:
-        """Read a checkpoint folder in the layout of diffusers; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        if checkpoint is None or not Path(checkpoint).is_dir():
-            raise ValueError(f"checkpoint: {checkpoint} is not a folder; cosmos3 needs the folder of a checkpoint")
-        folder = Path(checkpoint)
-        options = read_options(folder) if options is None else options
-        refuse_options(options, "cosmos3", OPTIONS)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> Cosmos3:
+        """Of a folder in the layout of diffusers."""
         deployment, given = read_deployment(folder, options), options.tokenizer
         tokenizer = given
         if given is None or isinstance(given, str):
@@ -139,9 +127,7 @@ class Cosmos3(Adapter):
 
     def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         """Inputs with the prompt padded to `length`."""
-        more = length - inputs["tokens"].shape[1]
-        tokens = pad(inputs["tokens"], (0, more), value=self.text.pad_id)
-        return {**inputs, "tokens": tokens, "token_mask": pad(inputs["token_mask"], (0, more))}
+        return lengthen_prompt(inputs, length, self.text.pad_id)
 
     # The network.
 

@@ -25,7 +25,7 @@ from phyai_adapters._camera_policy import (
     check_observation,
     fill,
     place,
-    read_folder,
+    read_lerobot_folder,
 )
 from phyai_adapters._deployment import Deployment, Options
 from phyai_adapters._diffusion import DiffusionNetwork, DiffusionSizes, canonical_key
@@ -76,6 +76,7 @@ def read_sizes(
 class Diffusion(CameraPolicy):
     """Inputs: `image.<camera>` uint8 [B, n, h, w, 3] and the normalised `state` [B, n, S], oldest first."""
 
+    kind = "diffusion"
     allowed_options = (*COMMON_OPTIONS, "action_horizon", "num_denoise_steps")
 
     def __init__(self, parts: Parts, solver: Solver):
@@ -85,18 +86,9 @@ class Diffusion(CameraPolicy):
         self.vision = self.network.rgb_encoder[-1]
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> Diffusion:
-        """Read a checkpoint folder in lerobot layout; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        folder, config, options, deployment = read_folder("diffusion", checkpoint, options, cls.allowed_options)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> Diffusion:
+        """Of a folder in lerobot layout."""
+        config, deployment = read_lerobot_folder(cls.kind, folder, options)
         weights = Checkpoint(folder)
         shapes = {canonical_key(key): shape for key, shape in weights.shapes.items()}
         network = place(DiffusionNetwork, device, read_sizes(config, deployment, shapes, folder))

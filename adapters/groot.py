@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from phyai_adapters._camera_policy import check_frame_sizes, check_observation
-from phyai_adapters._deployment import Options, read_json, read_options, refuse_options
+from phyai_adapters._deployment import Options, read_json
 from phyai_adapters._flow_time import table_rows
+from phyai_adapters._folder_adapter import FolderAdapter
 from phyai_adapters._groot_files import Deployment, read_deployment
 from phyai_adapters._groot_frames import prepare_frame
 from phyai_adapters._groot_head import Prefix
@@ -31,7 +32,6 @@ from phyai_adapters._qwen3_vision import MERGE, cut_patches
 from phyai_adapters._qwen3_vl import count_positions
 from phyai_adapters._stage import Stage
 from phyai_adapters._tokenizers import Tokenizer, find_tokens, open_tokenizer
-from phyai_core.adapter import Adapter
 from phyai_core.types import FloatArray, Observation
 from phyai_core.validity import Lifetime
 from phyai_core.weights import LoadReport, Progress
@@ -53,12 +53,14 @@ class GrootParts(NamedTuple):
     report: LoadReport
 
 
-class Groot(Adapter):
+class Groot(FolderAdapter):
     """Inputs: `image.<camera>` uint8 [B, h, w, 3], `text` and `text_mask` [B, T], `positions` [B, 3, T], `state`.
 
     T is the same for every prompt of one length only: the prompt is padded on the left to `prompt_tokens`.
     """
 
+    kind = "groot"
+    allowed_options = OPTIONS
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {
         "time_tables": Lifetime.STATIC,
         "prefix": Lifetime.OBSERVATION,
@@ -83,22 +85,8 @@ class Groot(Adapter):
             self.time_tables = network.action_head.tabulate(steps)
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> Groot:
-        """Read a checkpoint folder of Isaac-GR00T N1.7; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        if checkpoint is None or not Path(checkpoint).is_dir():
-            raise ValueError(f"checkpoint: {checkpoint} is not a folder; groot needs the folder of a checkpoint")
-        folder = Path(checkpoint)
-        options = read_options(folder) if options is None else options
-        refuse_options(options, "groot", OPTIONS)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> Groot:
+        """Of a folder of Isaac-GR00T N1.7."""
         config = read_json(folder / "config.json")
         if config.get("model_type") != "Gr00tN1d7":
             raise ValueError(

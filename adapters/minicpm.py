@@ -26,7 +26,7 @@ from torch import Tensor
 
 from phyai_adapters._action_heads import find_head
 from phyai_adapters._camera_policy import CameraPolicy, Parts, check_observation
-from phyai_adapters._deployment import Options, read_options, refuse_options
+from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import table_rows
 from phyai_adapters._minicpm_files import (
     IMAGE_SIZE,
@@ -60,6 +60,7 @@ class MiniCpm(CameraPolicy):
     The prompt is padded behind its end to `prompt_tokens`, where no real token sees it.
     """
 
+    kind = "minicpm"
     allowed_options = OPTIONS
     # Where a delta layer reads nearly nothing from its memory, the norm behind it makes rounding large: two orders of
     # the same sums differ by 1.5e-4.
@@ -83,24 +84,9 @@ class MiniCpm(CameraPolicy):
         self.head.tabulate()
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> MiniCpm:
-        """Read the folder of a checkpoint with an action head; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        if checkpoint is None or not Path(checkpoint).is_dir():
-            given = "no weights are shipped" if checkpoint is None else f"{checkpoint} is not a folder"
-            raise ValueError(f"checkpoint: {given}; minicpm needs the folder of a checkpoint")
-        folder = Path(checkpoint)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> MiniCpm:
+        """Of a folder of MiniCPM-V 4.6 with an action head."""
         config = read_config(folder)
-        options = read_options(folder) if options is None else options
-        refuse_options(options, "minicpm", OPTIONS)
         tokenizer = open_tokenizer(options.tokenizer, folder)
         head_class = find_head(options.action_head, folder) if options.action_head else ReferenceHead
         given = None if options.dtype is None else getattr(torch, options.dtype)

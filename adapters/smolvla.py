@@ -22,12 +22,19 @@ from phyai_adapters._camera_policy import (
     Parts,
     check_observation,
     place,
-    read_folder,
+    read_lerobot_folder,
 )
 from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import model_times, table_rows, time_features
 from phyai_adapters._lerobot import require
-from phyai_adapters._processing import cut_prompt, pad_last, pad_tokens, resize_with_pad, unit_images
+from phyai_adapters._processing import (
+    cut_prompt,
+    lengthen_prompt,
+    pad_last,
+    pad_tokens,
+    resize_with_pad,
+    unit_images,
+)
 from phyai_adapters._smolvla import Prefix, SmolNetwork, canonical_key, read_sizes
 from phyai_adapters._smolvla_trace import recorded_inputs, trace
 from phyai_adapters._stage import Stage
@@ -62,6 +69,7 @@ class PrefixTokens(NamedTuple):
 class SmolVla(CameraPolicy):
     """Inputs: `image.<camera>` [B, h, w, 3], `image_mask` [B, C], `tokens` and `token_mask` [B, T], `state` [B, A']."""
 
+    kind = "smolvla"
     allowed_options = OPTIONS
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {
         "time_tables": Lifetime.STATIC,
@@ -87,18 +95,9 @@ class SmolVla(CameraPolicy):
         self._static.once("time_tables", self.compute_time_tables)
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: Path | None,
-        device: torch.device,
-        options: Options | None = None,
-        progress: Progress | None = None,
-    ) -> SmolVla:
-        """Read a checkpoint folder in lerobot layout; `options` replaces its phyai.json.
-
-        Raises ValueError naming the file, entry or option at fault.
-        """
-        folder, config, options, deployment = read_folder("smolvla", checkpoint, options, cls.allowed_options)
+    def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> SmolVla:
+        """Of a folder in lerobot layout."""
+        config, deployment = read_lerobot_folder(cls.kind, folder, options)
         require(config, folder, **VARIANTS)
         weights, tiny = Checkpoint(folder), read_tiny(folder)
         shapes = {canonical_key(key): shape for key, shape in weights.shapes.items()}
@@ -144,9 +143,7 @@ class SmolVla(CameraPolicy):
 
     def pad_prompt(self, inputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         """Inputs with the prompt padded to `length`."""
-        more = length - inputs["tokens"].shape[1]
-        tokens = torch.nn.functional.pad(inputs["tokens"], (0, more), value=self._tokenizer.pad_id)
-        return {**inputs, "tokens": tokens, "token_mask": torch.nn.functional.pad(inputs["token_mask"], (0, more))}
+        return lengthen_prompt(inputs, length, self._tokenizer.pad_id)
 
     # The network.
 

@@ -202,6 +202,7 @@ def test_wrong_options_and_variants_are_named(folder):
     refused(folder, "action_names: 11 names given; the head takes at most 10")
     edit_json(folder / "phyai.json", action_names=["grip"], asset_id="arm")
     refused(folder, "asset_id has no meaning for minicpm")
+    edit_json(folder / "phyai.json", asset_id=None)
     edit_json(folder / "config.json", downsample_mode="4x")
     refused(folder, "downsample_mode is '4x'; supported: '16x'")
     edit_json(folder / "config.json", model_type="minicpmo")

@@ -30,6 +30,7 @@ class ActionHead(nn.Module, ABC):
     state_dim: int  # S', the state is padded to it with zeros
     embodiments: int = 1  # kinds of robots that it knows
     num_denoise_steps: int = 0  # N
+    freezes: bool = False  # `sample` can be led onto rows that are given
 
     @classmethod
     @abstractmethod
@@ -46,8 +47,11 @@ class ActionHead(nn.Module, ABC):
     def tabulate(self) -> None:
         """Keep what depends on the weights alone; called once, when they are set."""
 
-    def sample(self, prepared: Any, noise: Tensor) -> Tensor:
-        """The chunk [B, H, A'] from standard normal noise [B, H, A'], for heads without denoise steps."""
+    def sample(self, prepared: Any, noise: Tensor, given: Tensor | None = None, frozen: Tensor | None = None) -> Tensor:
+        """The chunk [B, H, A'] from standard normal noise [B, H, A'], for heads without denoise steps.
+
+        Heads that freeze keep it to `given` [B, H, A'] where `frozen` bool [B, H, A'] is true.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no denoise steps, and not how to sample without")
 
     def velocity(self, prepared: Any, latents: Tensor, rows: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from phyai_adapters._deployment import Deployment, Options, read_json
 from phyai_adapters._minicpm_v import MiniCpmV, TowerSizes, read_tower_sizes
 from phyai_adapters._processing import Normaliser
 from phyai_adapters._qwen3_5 import HybridSizes, read_hybrid_sizes
+from phyai_core.types import PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 
 MODEL_TYPE = "minicpmv4_6"
@@ -102,6 +103,15 @@ def make_deployment(options: Options, head: ActionHead, image_size: int, layout:
         action_names=tuple(options.action_names),
         relative=np.zeros(len(options.action_names), bool),
     ).choose(replace(options, cameras=None))
+
+
+def make_spec(
+    deployment: Deployment, head: ActionHead, rate_hz: float | None, folder: Path | None = None
+) -> PolicySpec:
+    """Raises ValueError where the rate is not known."""
+    spec = deployment.spec(head.latent_dim, rate_hz, folder)
+    frozen = head.freezes and not head.num_denoise_steps
+    return replace(spec, rtc_modes=("none", "hard")) if frozen else spec
 
 
 def choose_embodiment(options: Options, head: ActionHead) -> int:

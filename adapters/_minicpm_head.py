@@ -9,7 +9,6 @@ relative, and with 32 embodiments it has as many parameters as published, 235.8 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +64,9 @@ class Prepared(NamedTuple):
 
 
 class ReferenceHead(ActionHead):
-    """Predicts the clean chunk from a noisy one, a few times over."""
+    """Predicts the clean chunk from a noisy one, a few times over; frozen rows are put back after every time."""
+
+    freezes = True
 
     def __init__(self, sizes: HeadSizes):
         super().__init__()
@@ -127,17 +128,16 @@ class ReferenceHead(ActionHead):
         first, second = prepared.decoder
         return second.apply(relu(first.apply(x[:, -noisy.shape[1] :])))
 
-    def sample(self, prepared: Prepared, noise: Tensor) -> Tensor:
+    def sample(
+        self, prepared: Prepared, noise: Tensor, given: Tensor | None = None, frozen: Tensor | None = None
+    ) -> Tensor:
         """See ActionHead."""
-        *_, chunk = self.chunks(prepared, noise)
-        return chunk
-
-    def chunks(self, prepared: Prepared, noise: Tensor) -> Iterator[Tensor]:
-        """The clean chunk [B, H, A'] as predicted by one call of the network after the other."""
         chunk = torch.zeros_like(noise)
         for step, time in enumerate(self.times):
             chunk = self(prepared, time * noise + (1 - time) * chunk, step).float()
-            yield chunk
+            if given is not None:
+                chunk = torch.where(frozen, given, chunk)
+        return chunk
 
 
 def read_sizes(folder: Path, width: int) -> HeadSizes:

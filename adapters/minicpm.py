@@ -34,6 +34,7 @@ from phyai_adapters._minicpm_files import (
     choose_embodiment,
     load_backbone,
     make_deployment,
+    make_spec,
     read_config,
 )
 from phyai_adapters._minicpm_head import ReferenceHead
@@ -92,7 +93,7 @@ class MiniCpm(CameraPolicy):
         given = None if options.dtype is None else getattr(torch, options.dtype)
         head = head_class.load(folder, config["text_config"]["hidden_size"], device, given)
         deployment = make_deployment(options, head, config.get("image_size", IMAGE_SIZE), "MiniCPM-V 4.6 and a head")
-        spec = deployment.spec(head.latent_dim, options.rate_hz, folder)
+        spec = make_spec(deployment, head, options.rate_hz, folder)
         dtype = given or (torch.bfloat16 if device.type == "cuda" else torch.float32)
         backbone, report = load_backbone(folder, config, device, dtype, progress)
         return cls(Parts(spec, deployment, config, MiniCpmNetwork(backbone, head), options, report), tokenizer)
@@ -162,6 +163,11 @@ class MiniCpm(CameraPolicy):
     def predict(self, prefix: Any, noise: Tensor) -> Tensor:
         """The chunk [B, H, A'] float32, of heads without denoise steps."""
         return self.head.sample(prefix, noise).float()
+
+    @torch.no_grad()
+    def predict_onto(self, prefix: Any, noise: Tensor, leftover: Tensor, frozen: Tensor) -> Tensor:
+        """As `predict`, led onto the frozen rows of the leftover, of heads that can be."""
+        return self.head.sample(prefix, noise, leftover, frozen).float()
 
     @torch.no_grad()
     def denoise_step(self, prefix: Any, latents: Tensor, flow_time: Tensor) -> Tensor:

@@ -15,7 +15,15 @@ from phyai_adapters._groot_files import Scale
 from phyai_adapters._groot_head import read_head_sizes
 from phyai_adapters._groot_network import TEXT, VISION, GrootNetwork
 from phyai_adapters._loading import fill_random
-from phyai_adapters._minicpm_files import IMAGE_SIZE, KINDS, TOWER, MiniCpmNetwork, make_backbone, make_deployment
+from phyai_adapters._minicpm_files import (
+    IMAGE_SIZE,
+    KINDS,
+    TOWER,
+    MiniCpmNetwork,
+    make_backbone,
+    make_deployment,
+    make_spec,
+)
 from phyai_adapters._minicpm_files import TEXT as MINICPM_TEXT
 from phyai_adapters._minicpm_head import FULL as MINICPM_HEAD
 from phyai_adapters._minicpm_head import ReferenceHead
@@ -147,7 +155,7 @@ def random_minicpm(size: str, device: torch.device, options: Options, prompt_tok
         options, cameras=cameras, state_names=names, action_names=names, embodiment="0", image_tokens=(392, 393)
     )
     deployment = replace(make_deployment(options, head, side, "random"), prompt_tokens=prompt_tokens)
-    spec = deployment.spec(head.latent_dim, options.rate_hz)
+    spec = make_spec(deployment, head, options.rate_hz)
     return MiniCpm(Parts(spec, deployment, {"image_token_id": 390}, network, options, NOTHING_LOADED), ByteTokenizer())
 
 

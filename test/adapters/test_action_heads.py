@@ -180,6 +180,23 @@ def test_the_reference_head_is_its_description(head):
         torch.testing.assert_close(found[robot], chunk, atol=1e-5, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_frozen_rows_come_back_and_lead_the_others(head):
+    generator = torch.Generator().manual_seed(1)
+    features, state, noise, given = (
+        torch.randn(*shape, generator=generator) for shape in ((1, 9, 64), (1, 10), (1, 6, 10), (1, 6, 10))
+    )
+    head.tabulate()
+    prepared = head.prepare(features, torch.ones(1, 9, dtype=torch.bool), state, torch.tensor([0]))
+    frozen = torch.zeros(1, 6, 10, dtype=torch.bool)
+    torch.testing.assert_close(
+        head.sample(prepared, noise, given, frozen), head.sample(prepared, noise), atol=0, rtol=0
+    )
+    frozen[:, :2] = True
+    tied, other = (head.sample(prepared, noise, rows, frozen) for rows in (given, -given))
+    assert torch.equal(tied[:, :2], given[:, :2]) and not torch.allclose(tied[:, 2:], other[:, 2:])
+
+
 def test_at_full_size_it_has_the_published_number_of_parameters():
     with torch.device("meta"):
         head = ReferenceHead(FULL)

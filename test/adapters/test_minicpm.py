@@ -23,7 +23,9 @@ from phyai_adapters.description import describe_checkpoint
 from phyai_adapters.detection import detect_adapter
 from phyai_adapters.fixtures import trace_recording
 from phyai_adapters.minicpm import MiniCpm
-from phyai_core.types import Observation
+from phyai_core.engine import Engine
+from phyai_core.rtc import RtcConfig, tables_for
+from phyai_core.types import Leftover, Observation
 from phyai_core.verification import Tolerance, check_stages, read_recording
 from phyai_kernels.causal_conv import CAUSAL_CONV
 from phyai_kernels.gated_delta import GATED_DELTA
@@ -108,6 +110,17 @@ class TestMiniCpm(AdapterContract):
             adapter.predict(adapter.encode_prefix({**inputs, "embodiment": torch.tensor([n])}), noise) for n in (1, 2)
         ]
         assert inputs["embodiment"].tolist() == [1] and not torch.allclose(*chunks)
+
+
+def test_its_chunks_can_be_tied_by_frozen_rows():
+    spec = loaded().spec
+    engine, obs = Engine(loaded(), CPU), TestMiniCpm().make_observation(0)
+    rows = np.full((4, spec.latent_dim), 0.5, np.float32)
+    leftover = Leftover(rows, rows[:, : spec.action_dim], delay=2, execution_horizon=2)
+    noise = np.zeros(spec.noise_shape, np.float32)
+    tied = engine.infer(obs, tables_for(RtcConfig("hard"), spec, leftover), noise)
+    assert spec.rtc_modes == ("none", "hard")
+    np.testing.assert_allclose(tied.latent[:2, : spec.action_dim], 0.5)  # padding is not tied
 
 
 def test_the_delta_rule_is_upstreams():

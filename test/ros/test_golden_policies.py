@@ -18,7 +18,7 @@ from ros.policy_rig import PolicyRig
 MODELS = Path(__file__).parents[1] / "golden" / "models"
 FOLDERS = {"groot": "groot_n1_7", "minicpm": "minicpm_v46_backbone", "h1": "../policies/h1"}
 ADAPTERS = {"h1": "policy_file"}
-MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend", "minicpm": "blend"}
+MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend", "minicpm": "hard", "cosmos3": "hard"}
 
 
 @pytest.fixture(autouse=True)

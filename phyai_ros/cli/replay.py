@@ -72,7 +72,8 @@ def replay(
     from phyai_ros.replay.message_packages import provide_message_packages
 
     provide_message_packages()
-    from phyai_ros.replay.job import Job, write_files
+    from phyai_ros.replay.job import Job
+    from phyai_ros.replay.result_files import write_files
     from phyai_ros.replay.scenario import Scenario
     from phyai_ros.replay.topics import NodeName
 

@@ -76,11 +76,14 @@ def make_report(
     baseline: ReplayResult | None = None,
     limits: Limits | None = None,
     strip: FrameStrip | None = None,
+    remarks: Sequence[Finding] = (),
 ) -> Report:
-    """Judge a data check, or a replay (then with the `limits` of its settings). Raises ValueError for requirements on
-    figures that there are not."""
+    """Judge a data check, or a replay (then with the `limits` of its settings); `remarks` are findings beside those.
+
+    Raises ValueError for requirements on figures that there are not.
+    """
     found = find_in_log(result, limits) if result is not None else []
-    findings = sorted([*quality.findings, *found], key=lambda f: (f.time_s, LEVELS.index(f.level), f.topic))
+    findings = sorted([*quality.findings, *found, *remarks], key=lambda f: (f.time_s, LEVELS.index(f.level), f.topic))
     figures = describe_result(result, limits) if result is not None else None
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     numbers = flatten(figures or {}) | flatten(quality.to_dict()) | flatten({"findings": counts})

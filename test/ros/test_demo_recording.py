@@ -50,6 +50,15 @@ def test_a_replay_commands_what_the_live_node_commanded(recording, tmp_path):
     assert parity["both"] == parity["equal"] > 20 and parity["largest"] == 0.0
 
 
+def test_a_sound_demo_has_no_fault_of_its_own_resets(recording, tmp_path):
+    """Between episodes the policy is switched off and the world stands still. A busy machine may add true faults."""
+    json_file = tmp_path / "r.json"
+    assert run(["replay", str(recording), "--params", CONFIG, "--json", str(json_file)]) == 0
+    faults = {(f["topic"], f["kind"]) for f in json.loads(json_file.read_text())["findings"] if f["level"] != "note"}
+    assert not faults & {("/policy/enable", "gap"), ("/camera/front/image_raw", "frozen")}
+    assert "settings" not in {kind for _, kind in faults}
+
+
 def test_a_recorded_latency_can_be_played_on_with_a_change(recording, tmp_path):
     json_file = tmp_path / "r.json"
     arguments = ["replay", str(recording), "--params", CONFIG, "--inject-delay", "0.25", "--json", str(json_file)]

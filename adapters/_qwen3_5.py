@@ -148,7 +148,7 @@ class AttentionMixer(nn.Module):
         sizes = self.sizes
         q, gate = self.q_proj(x).unflatten(-1, (sizes.num_heads, -1)).chunk(2, dim=-1)
         k, v = (part(x).unflatten(-1, (-1, sizes.head_dim)) for part in (self.k_proj, self.v_proj))
-        q, k = self._turn(self.q_norm(q)[0], rotary), self._turn(self.k_norm(k)[0], rotary)
+        q, k = rotate(self.q_norm(q)[0], rotary), rotate(self.k_norm(k)[0], rotary)
         kept = KeysValues(k, v)
         if memory is not None:
             kept = KeysValues(*(torch.cat(pair, dim=1) for pair in zip(memory, kept, strict=True)))
@@ -157,10 +157,6 @@ class AttentionMixer(nn.Module):
         q, k, v = (part.transpose(1, 2) for part in (q, *kept))
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
         return self.o_proj((out * gate.sigmoid()).flatten(2)), kept
-
-    def _turn(self, x: Tensor, rotary: Rotary) -> Tensor:
-        turned, rest = x.split((self.sizes.rotated, x.shape[-1] - self.sizes.rotated), dim=-1)
-        return torch.cat((rotate(turned, rotary), rest), dim=-1)
 
 
 class HybridLayer(nn.Module):

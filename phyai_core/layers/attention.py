@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from phyai_core.layers.fusing import fuses
+from phyai_kernels.masked_softmax import MASKED_SOFTMAX
+
 # Folded ones; for so few, torch's fused kernels leave most of a GPU idle (H200, 400 queries, 1018 keys: 56 us to 16).
 FEW_QUERIES = 1024
 
@@ -23,23 +26,33 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> T
     shared = k.shape[2]
     q = q.view(batch, queries, shared, heads // shared, dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(batch, shared, heads // shared * queries, dim)
-    mask = None if key_mask is None else _fold(key_mask, heads // shared)
+    mask = key_mask[:, None] if key_mask is not None and key_mask.ndim == 2 else key_mask
     by_products = q.is_cuda and not q.requires_grad and mask is not None and q.shape[2] <= FEW_QUERIES
-    attention = attend_by_products if by_products else scaled_dot_product_attention
+    attention = attend_by_products if by_products else _attend_at_once
     out = attention(q, k.transpose(1, 2), v.transpose(1, 2), mask)
     out = out.view(batch, shared, heads // shared, queries, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, queries, heads * dim)
 
 
 def attend_by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """scaled_dot_product_attention(q, k, v, mask) as two products, float32 between them; not for differentiation."""
+    """q [B, M, R, K], k and v [B, M, S, K], mask bool [B, Q, S], R a multiple of Q -> [B, M, R, K].
+
+    Two products, float32 between them; not for differentiation.
+    """
     left, right = q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)
     wide = {} if q.dtype == torch.float32 else {"out_dtype": torch.float32}
-    scores = torch.bmm(left, right, **wide).view(*q.shape[:-1], -1) * q.shape[-1] ** -0.5
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(v.dtype)
+    scores = torch.bmm(left, right, **wide).view(*q.shape[:-1], -1)
+    weights = torch.empty(scores.shape, dtype=v.dtype, device=v.device)
+    softmax = MASKED_SOFTMAX.triton if fuses(MASKED_SOFTMAX, q) else MASKED_SOFTMAX.reference
+    softmax(scores, mask.contiguous(), q.shape[-1] ** -0.5, weights)
     return torch.bmm(weights.flatten(0, 1), v.flatten(0, 1)).view(*q.shape[:-1], -1)
 
 
-def _fold(mask: Tensor, groups: int) -> Tensor:
-    """[B, S] -> [B, 1, 1, S], or [B, Q, S] -> [B, 1, groups Q, S]: one row per folded query."""
-    return mask[:, None, None, :] if mask.ndim == 2 else mask.repeat(1, groups, 1)[:, None]
+def _attend_at_once(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """As attend_by_products, by torch; without a mask everything is seen."""
+    return scaled_dot_product_attention(q, k, v, None if mask is None else _fold(mask, q.shape[2]))
+
+
+def _fold(mask: Tensor, rows: int) -> Tensor:
+    """[B, Q, S] -> [B, 1, R, S], one row per folded query; [B, 1, S] -> [B, 1, 1, S]."""
+    return mask[:, None] if mask.shape[1] == 1 else mask.repeat(1, rows // mask.shape[1], 1)[:, None]

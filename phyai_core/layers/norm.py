@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from phyai_core.layers.fusing import fuses
+from phyai_kernels.rms_norm import RMS_NORM
+
 EPS = 1e-6
 
 
@@ -17,6 +20,16 @@ def normalise_rms(x: Tensor, eps: float = EPS) -> Tensor:
     """x [..., D] of any float type -> float32 with root mean square 1 over D."""
     x = x.float()
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def weigh_rms(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+    """x [..., D] / rms(x) * (offset + weight [D]), in the type of x; computed in float32."""
+    if not fuses(RMS_NORM, x):
+        return (normalise_rms(x, eps) * (offset + weight)).to(x.dtype)
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    out = torch.empty_like(rows)
+    RMS_NORM.triton(rows, weight, out, eps, offset)
+    return out.view(x.shape)
 
 
 class RMSNorm(nn.Module):
@@ -29,7 +42,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor, modulation: None = None) -> tuple[Tensor, None]:
         """[..., D] -> (normalised [..., D], no gate)."""
         assert modulation is None
-        return (normalise_rms(x) * (1.0 + self.weight)).to(x.dtype), None
+        return weigh_rms(x, self.weight, EPS, 1.0), None
 
 
 class ScaledRMSNorm(nn.Module):
@@ -42,7 +55,7 @@ class ScaledRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        return (normalise_rms(x, self.eps) * self.weight).to(x.dtype)
+        return weigh_rms(x, self.weight, self.eps, 0.0)
 
 
 class AdaRMSNorm(nn.Module):

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from phyai_core.layers.fusing import fuses
+from phyai_kernels.rotate import ROTATE
+
 THETA = 1e4
 INV_FREQ = ("float32", "bf16_roundtrip")
 
@@ -42,7 +45,16 @@ class RotaryTable(nn.Module):
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """x [B, T, N, K] -> x turned by the angle of its position, in the type of x."""
-    first, second = x.float().chunk(2, dim=-1)
-    turned = (first * rotary.cos - second * rotary.sin, second * rotary.cos + first * rotary.sin)
+    """x [B, T, N, K] -> x turned by the angle of its position, in the type of x.
+
+    Where the tables are for fewer than K elements, those behind them pass unchanged.
+    """
+    if fuses(ROTATE, x):
+        cos, sin = (part.expand(len(x), -1, -1, -1).contiguous() for part in rotary)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        ROTATE.triton(x, cos, sin, out)
+        return out
+    half = rotary.cos.shape[-1]
+    first, second, rest = x.float().split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    turned = (first * rotary.cos - second * rotary.sin, second * rotary.cos + first * rotary.sin, rest)
     return torch.cat(turned, dim=-1).to(x.dtype)

@@ -158,8 +158,9 @@ def test_vision_patches_are_a_strided_convolution_and_blocks_the_usual_encoder()
 
 def test_attention_by_products_is_the_same_attention():
     q, k, v = torch.randn(2, 2, 12, 6), torch.randn(2, 2, 9, 6), torch.randn(2, 2, 9, 5)
-    per_key, per_query = torch.rand(2, 1, 1, 9) > 0.3, torch.rand(2, 1, 12, 9) > 0.3
-    for mask in (per_key, per_query):
+    for queries in (1, 6, 12):  # for all, for each of two heads folded into one, for each
+        mask = torch.rand(2, queries, 9) > 0.3
         mask[..., 4] = True
-        expected = nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), mask)
+        each = mask.repeat(1, 12 // queries, 1)[:, None]
+        expected = nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), each)
         close(attend_by_products(q, k, v, mask), expected)

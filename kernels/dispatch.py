@@ -60,17 +60,27 @@ class Dispatcher:
         """What to call for arguments of these types and shapes; nothing is run, compiled or measured here."""
         problem = describe_problem(arguments, options)
         times = self.profile.times_us.get(op.name, {}).get(problem, {}) if self.profile else {}
-        refused = {c.name: c.refuse(self.device, *arguments, **options) or _failure(times, c) for c in op.candidates}
-        able = [c for c in op.candidates if refused[c.name] is None] or [op.candidates[-1]]
+        candidates = op.candidates
+        refused = {c.name: c.refuse(self.device, *arguments, **options) or _failure(times, c) for c in candidates}
+        able = [c for c in candidates if refused[c.name] is None] or [candidates[-1]]
         measured = [candidate for candidate in able if candidate.name in times]
         taken = min(measured, key=lambda candidate: times[candidate.name]) if measured else able[0]
-        reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in op.candidates}
+        reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in candidates}
         self.choices.append(Choice(op.name, problem, taken.name, reasons))
         return taken.run
 
     def note(self, op: str, problem: str, taken: str, reasons: dict[str, str]) -> None:
         """Keep a choice that was made elsewhere, for `explain`."""
         self.choices.append(Choice(op, problem, taken, reasons))
+
+    def summary(self) -> str:
+        """What was left out altogether and why, or how many choices there are and how many were measured."""
+        noted = [choice for choice in self.choices if choice.taken not in choice.reasons]
+        if noted:
+            return "; ".join(f"{choice.op} {reason}" for choice in noted for reason in choice.reasons.values())
+        measured = sum("us measured" in choice.reasons[choice.taken] for choice in self.choices)
+        reason = f" ({self._without})" if self._without else ""
+        return f"{len(self.choices)} kernels chosen, {measured} by measurement{reason}"
 
     def explain(self) -> str:
         """Every choice so far, with the reason for each candidate taken or refused."""

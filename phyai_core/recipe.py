@@ -37,6 +37,11 @@ class EngineRecipe:
         torch.set_num_threads(self.threads)
         device = resolve_device(self.device)
         adapter = self.load(self.adapter, self.checkpoint, device)
+        if self.kernel_profile is not None and not self.kernel_profile.is_dir():
+            raise ValueError(
+                f"inference.kernel_profile is {str(self.kernel_profile)!r}, which is no folder; measure a profile "
+                "there with phyai-ros profile --out, or leave it empty."
+            )
         adapter.dispatcher = open_dispatcher(device, self.kernel_profile)
         if self.num_denoise_steps:
             adapter.set_denoise_steps(self.num_denoise_steps)

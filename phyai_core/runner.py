@@ -64,6 +64,13 @@ class Runner:
                     progress()
             self.slots[length, batch] = slot
 
+    def run_examples(self) -> None:
+        """Make every slot that is missing and run each once, on the example."""
+        self.prepare()
+        with self._on_stream():
+            for slot in self.slots.values():
+                slot.run()
+
     def run(self, jobs: Sequence[Job]) -> tuple[FloatArray, dict[str, float]]:
         """Latents [B, H, A'] of the jobs, and the seconds of each stage, first `staging`: filling the buffers.
 

@@ -40,6 +40,11 @@ class Inference(Group):
         "thread and can be lost and restarted (~/reset)",
     )
     compile: bool = entry(False, "Fuse small operations with torch.compile while graphs are captured (cuda only)")
+    kernel_profile: str = entry(
+        "",
+        "Folder of measured kernel times (phyai-ros profile); empty: the user's cache folder. Without a profile for "
+        "this device the first kernel that can run is taken",
+    )
     threads: int = entry(1, "CPU threads of one inference", ge=1, le=256)
     num_denoise_steps: int = entry(0, "Denoise steps per chunk; 0: as the policy was trained", ge=0, le=1000)
     seed: int = entry(0, "Seed of the noise; -1: a new one at each configure", ge=-1, le=2**31 - 1)

@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": "phyai_ros.cli.replay:replay",
     "inspect": "phyai_ros.cli.inspect:inspect",
     "verify": "phyai_ros.cli.verify:verify",
+    "profile": "phyai_ros.cli.profile:profile",
     "quantize": "phyai_ros.cli.quantize:quantize",
     "bench": "phyai_ros.cli.bench:bench",
     "bench tick": "phyai_ros.cli.bench_tick:bench_tick",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.cli.host import host_facts
 from phyai_ros.cli.summary import write_json
@@ -41,7 +41,7 @@ def quantize(
     from phyai_adapters.detection import detect_adapter
     from phyai_core.engine import resolve_device
 
-    name, where = adapter or detect_adapter(checkpoint), resolve_device(device)
+    name, where, console = adapter or detect_adapter(checkpoint), resolve_device(device), make_console()
     work.check_quantizable(name, scheme)
     with work.new_folder(out) as folder:
         expected = work.sample_chunks(load_adapter(name, checkpoint, where), where, io)
@@ -49,11 +49,13 @@ def quantize(
         errors = work.relative_errors(work.sample_chunks(load_adapter(name, folder, where), where, io), expected)
         facts = {"relative_l2": errors, "inputs": "recorded" if io else "random", "max_error": max_error}
         report = {"source": str(checkpoint), **facts, "forced": force, "device": device, **host_facts()}
-        Console().print(make_table(written, errors, facts["inputs"]))
+        console.print(make_table(written, errors, facts["inputs"]))
         _judge(float(np.max(errors)), max_error, force)
         work.write_record(folder, written, **report)
+    tell_written(console, out)
     if json_file is not None:
         write_json(json_file, {**vars(written), **report})
+        tell_written(console, json_file)
 
 
 def _judge(error: float, max_error: float, force: bool) -> None:

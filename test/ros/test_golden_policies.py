@@ -16,9 +16,16 @@ from phyai_adapters import load_adapter
 from ros.policy_rig import PolicyRig
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
-FOLDERS = {"groot": "groot_n1_7", "minicpm": "minicpm_v46_backbone", "h1": "../policies/h1"}
-ADAPTERS = {"h1": "policy_file"}
-MODES = {"h1": "instant", "act": "ensemble", "diffusion": "blend", "minicpm": "hard", "cosmos3": "hard"}
+FOLDERS = {"groot": "groot_n1_7", "minicpm": "minicpm_v46_backbone", "g1": "../policies/g1", "h1": "../policies/h1"}
+ADAPTERS = {"g1": "policy_file", "h1": "policy_file"}
+MODES = {
+    "g1": "instant",
+    "h1": "instant",
+    "act": "ensemble",
+    "diffusion": "blend",
+    "minicpm": "hard",
+    "cosmos3": "hard",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +55,10 @@ class Sensors(Node):
             publisher.publish(image)
 
 
-@pytest.mark.parametrize("kind", ["act", "cosmos3", "diffusion", "groot", "h1", "minicpm", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "cosmos3", "diffusion", "g1", "groot", "h1", "minicpm", "smolvla"])
 def test_drives_a_robot(kind):
+    if kind == "g1":
+        pytest.importorskip("onnxruntime")
     folder = MODELS / FOLDERS.get(kind, kind)
     adapter = ADAPTERS.get(kind, kind)
     spec = load_adapter(adapter, folder, torch.device("cpu")).spec

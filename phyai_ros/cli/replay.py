@@ -3,116 +3,108 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import typer
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from phyai_ros.cli import replay_options as options
 from phyai_ros.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
+    from phyai_ros.replay.job import Job
     from phyai_ros.replay.report import Report
     from phyai_ros.replay.requirements import Requirement
-
-MANY = "; repeat it"
+    from phyai_ros.replay.scenario import Scenario
 
 
 def replay(
-    bag: Annotated[Path, typer.Argument(help="rosbag2 folder, or an .mcap or .db3 file")],
-    params: Annotated[
-        Path | None, typer.Option(help="Parameter file of the policy node; without one only the data are checked")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint in place of inference.checkpoint of the parameter file")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for actions.csv, report.html, report.json and timings.jsonl")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report as JSON")] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="Write chunks, control times and commands as a bag (.mcap, or a folder)")
-    ] = None,
-    compare: Annotated[
-        str, typer.Option(help="Topic that the commands are compared with; by default recorded commands, else joints")
-    ] = "",
-    require: Annotated[
-        list[str] | None, typer.Option(help=f"Exit with 1 unless this holds, e.g. open_loop.ratio<1{MANY}")
-    ] = None,
-    latency: Annotated[
-        str, typer.Option(help="Of each inference: seconds, recorded, or measured; auto: recorded, else 0.02")
-    ] = "auto",
-    inject_delay: Annotated[float, typer.Option(help="What if: inference takes so much longer, s")] = 0.0,
-    latency_trace: Annotated[
-        Path | None, typer.Option(help="What if: latencies of a bag with ControlTiming, or of a timings.jsonl")
-    ] = None,
-    jitter: Annotated[float, typer.Option(help="What if: latencies scatter upwards by this deviation, s")] = 0.0,
-    drop_camera: Annotated[
-        list[str] | None, typer.Option(help=f"What if: a camera loses pictures, as key:share, front:0.1{MANY}")
-    ] = None,
-    mode: Annotated[str, typer.Option(help="What if: rtc.mode")] = "",
-    device: Annotated[str, typer.Option(help="What if: inference.device, with latencies measured on it")] = "",
-    param: Annotated[
-        list[str] | None, typer.Option("--param", "-p", help=f"What if: a parameter as name:=value{MANY}")
-    ] = None,
-    remap: Annotated[list[str] | None, typer.Option(help=f"Read a topic under another name, OLD:=NEW{MANY}")] = None,
-    node: Annotated[str, typer.Option(help="Name of the policy node")] = "policy",
-    namespace: Annotated[str, typer.Option(help="Namespace of the policy node")] = "/",
-    clock: Annotated[
-        str, typer.Option(help="What ROS time was: log times, or header stamps (bags of simulated time)")
-    ] = "log",
-    gripper: Annotated[
-        list[str] | None, typer.Option(help=f"A joint whose openings are compared; by default those named so{MANY}")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of jitter and lost pictures")] = 0,
+    bag: options.BagFile,
+    params: options.Params = None,
+    checkpoint: options.Checkpoint = None,
+    latency: options.Latency = "auto",
+    compare: options.Compare = "",
+    gripper: options.Gripper = None,
+    out: options.Out = None,
+    json_file: options.JsonFile = None,
+    write: options.Write = None,
+    require: options.Require = None,
+    inject_delay: options.InjectDelay = 0.0,
+    latency_trace: options.LatencyTrace = None,
+    jitter: options.Jitter = 0.0,
+    drop_camera: options.DropCamera = None,
+    mode: options.Mode = "",
+    device: options.Device = "",
+    param: options.Param = None,
+    seed: options.Seed = 0,
+    remap: options.Remap = None,
+    node: options.Node = "policy",
+    namespace: options.Namespace = "/",
+    clock: options.Clock = "log",
 ) -> None:
     """Check a bag, and replay it through the code of the policy node, without a robot and without ROS."""
+    given = SimpleNamespace(**locals())
     from phyai_ros.replay.message_packages import provide_message_packages
 
     provide_message_packages()
-    from phyai_ros.replay.job import Job
-    from phyai_ros.replay.result_files import write_files
-    from phyai_ros.replay.scenario import Scenario
-    from phyai_ros.replay.topics import NodeName
-
-    overrides = {**_pairs("--param", param, ":="), **{k: v for k, v in _changes(mode, device).items() if v}}
-    scenario = Scenario(
-        latency="measured" if device and latency == "auto" else latency,
-        latency_trace=latency_trace,
-        inject_delay_s=inject_delay,
-        jitter_s=jitter,
-        drop_camera={key: _share(key, text) for key, text in _pairs("--drop-camera", drop_camera, ":").items()},
-        overrides={name: yaml.safe_load(value) for name, value in overrides.items()},
-        seed=seed,
-    )
-    job = Job(
-        bag=bag,
-        params=params,
-        node=NodeName(node, namespace),
-        renamed=_pairs("--remap", remap, ":="),
-        clock=clock,
-        scenario=scenario,
-        compare_topic=compare,
-        gripper_joints=tuple(gripper or ()),
-        requirements=_requirements(require),
-        output_bag=write,
-        checkpoint=checkpoint,
-    )
-    _check_needs_policy(job)
     console = Console()
-    report = _run(job, console)
+    report = _run(_make_job(given), console)
     _show(report, console)
-    if json_file is not None:
-        report.write_json(json_file)
-    for path in write_files(report, out) if out is not None else []:
-        console.print(f"wrote {path}", markup=False, highlight=False)
+    _write_files(report, given, console)
     if not report.passed:
         raise CommandFailed("; ".join(str(outcome) for outcome in report.outcomes if not outcome.met))
 
 
-def _run(job: Any, console: Console) -> Report:
+def _make_job(given: SimpleNamespace) -> Job:
+    """From the options as they were given. Raises ValueError naming the one that is wrong."""
+    from phyai_ros.replay.job import Job
+    from phyai_ros.replay.topics import NodeName
+
+    job = Job(
+        bag=given.bag,
+        params=given.params,
+        node=NodeName(given.node, given.namespace),
+        renamed=_pairs("--remap", given.remap, ":="),
+        clock=given.clock,
+        scenario=_make_scenario(given),
+        compare_topic=given.compare,
+        gripper_joints=tuple(given.gripper or ()),
+        requirements=_requirements(given.require),
+        output_bag=given.write,
+        checkpoint=given.checkpoint,
+    )
+    _check_needs_policy(job)
+    return job
+
+
+def _make_scenario(given: SimpleNamespace) -> Scenario:
+    from phyai_ros.replay.scenario import Scenario
+
+    changes = {"rtc.mode": given.mode, "inference.device": given.device}
+    overrides = {**_pairs("--param", given.param, ":="), **{name: value for name, value in changes.items() if value}}
+    return Scenario(
+        latency="measured" if given.device and given.latency == "auto" else given.latency,
+        latency_trace=given.latency_trace,
+        inject_delay_s=given.inject_delay,
+        jitter_s=given.jitter,
+        drop_camera={key: _share(key, text) for key, text in _pairs("--drop-camera", given.drop_camera, ":").items()},
+        overrides={name: yaml.safe_load(value) for name, value in overrides.items()},
+        seed=given.seed,
+    )
+
+
+def _write_files(report: Report, given: SimpleNamespace, console: Console) -> None:
+    from phyai_ros.replay.result_files import write_files
+
+    if given.json_file is not None:
+        report.write_json(given.json_file)
+    for path in write_files(report, given.out) if given.out is not None else []:
+        console.print(f"wrote {path}", markup=False, highlight=False)
+
+
+def _run(job: Job, console: Console) -> Report:
     from phyai_ros.replay.job import Runner
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -145,10 +137,6 @@ def _show(report: Report, console: Console) -> None:
     print_report(report, console)
 
 
-def _changes(mode: str, device: str) -> dict[str, str]:
-    return {"rtc.mode": mode, "inference.device": device}
-
-
 def _requirements(texts: list[str] | None) -> tuple[Requirement, ...]:
     from phyai_ros.replay.requirements import parse_requirement
 
@@ -176,7 +164,7 @@ def _share(key: str, text: str) -> float:
     return share
 
 
-def _check_needs_policy(job: Any) -> None:
+def _check_needs_policy(job: Job) -> None:
     """Options that mean nothing without a policy are refused rather than ignored."""
     from phyai_ros.replay.scenario import Scenario
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated
 
@@ -38,7 +39,10 @@ def top(
         node.destroy_node()
         rclpy.try_shutdown()
     if not heard:
-        raise CommandFailed(f"nothing was heard of {feed.policy}; is it active, in this ROS domain?")
+        domain = os.environ.get("ROS_DOMAIN_ID", "0")
+        raise CommandFailed(
+            f"nothing was heard of {feed.policy}; is it active, and with ROS_DOMAIN_ID={domain} as here?"
+        )
 
 
 def print_once(feed, console: Console) -> bool:

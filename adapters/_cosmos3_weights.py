@@ -18,19 +18,21 @@ from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 TRANSFORMER, VAE = "Cosmos3OmniTransformer", "AutoencoderKLWan"
 STEM = "diffusion_pytorch_model"
 UNUSED = ("lm_head.weight", "norm.weight")  # of text that is generated
+Dtypes = tuple[torch.dtype, torch.dtype]
 
 
 class CosmosNetwork(nn.Module):
-    """Transformer, frame encoder and, where predicted videos are wanted, the decoder. The autoencoder is float32."""
+    """Transformer, frame encoder and, where predicted videos are wanted, the decoder. `dtypes`: of it, and of both."""
 
-    def __init__(self, sizes: CosmosSizes, vae: _wan_vae.VaeSizes, dtype: torch.dtype, decodes: bool = False):
+    def __init__(self, sizes: CosmosSizes, vae: _wan_vae.VaeSizes, dtypes: Dtypes, decodes: bool = False):
         super().__init__()
-        self.transformer, self.encoder = CosmosTransformer(sizes).to(dtype), _wan_vae.FrameEncoder(vae)
-        self.decoder = _wan_decoder.VideoDecoder(vae) if decodes else None
+        self.transformer = CosmosTransformer(sizes).to(dtypes[0])
+        self.encoder = _wan_vae.FrameEncoder(vae).to(dtypes[1])
+        self.decoder = _wan_decoder.VideoDecoder(vae).to(dtypes[1]) if decodes else None
 
 
 def load_network(
-    folder: Path, device: torch.device, dtype: torch.dtype, decodes: bool, progress: Progress | None = None
+    folder: Path, device: torch.device, dtypes: Dtypes, decodes: bool, progress: Progress | None = None
 ) -> tuple[CosmosNetwork, LoadReport]:
     """The network and what became of the transformer's weights. Raises ValueError naming the file and key at fault."""
     for part in ("transformer", "vae"):
@@ -42,7 +44,7 @@ def load_network(
     sizes, vae = read_transformer_sizes(folder / "transformer"), read_vae_sizes(folder / "vae")
     if vae.latent != sizes.channels:
         raise ValueError(f"{folder / 'vae'}: latents of {vae.latent} channels, the transformer takes {sizes.channels}")
-    network = place(CosmosNetwork, device, sizes, vae, dtype, decodes)
+    network = place(CosmosNetwork, device, sizes, vae, dtypes, decodes)
     weights = Checkpoint(folder / "transformer", STEM)
     report = load_weights(weights, network.transformer.state_dict(), unused=UNUSED, progress=progress)
     targets, unused = network.encoder.state_dict(), _wan_vae.UNUSED

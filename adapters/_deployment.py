@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from phyai_adapters._processing import Normaliser
@@ -181,6 +182,12 @@ class Deployment:
         if not self.num_denoise_steps:
             return ("none",)
         return (*RTC_MODES, "trained") if self.rtc_max_delay else RTC_MODES
+
+
+def choose_dtypes(options: Options, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """Of the matrices, and of the network that sees."""
+    name = options.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    return getattr(torch, name), getattr(torch, options.vision_dtype or name)
 
 
 def refuse_options(options: Options, kind: str, allowed: Collection[str]) -> None:

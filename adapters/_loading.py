@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from phyai_adapters._deployment import Deployment, Options, read_json, read_options
+from phyai_adapters._deployment import Deployment, Options, choose_dtypes, read_json, read_options
 from phyai_adapters._lerobot import is_lerobot, read_lerobot
 from phyai_adapters._openpi import CAMERAS, PROMPT_TOKENS, read_openpi
 from phyai_adapters._paligemma import EXPERT, LANGUAGE, LM_HEAD, PiNetwork, PiSizes, canonical_key, read_sizes
@@ -56,7 +56,7 @@ def load_parts(
     tokenizer = open_tokenizer(options.tokenizer, folder)
     stored = {canonical_key(key, kind) for key, dtype in weights.dtypes.items() if dtype.startswith("F8")}
     _check_fp8(options, bool(stored), device)
-    network = network_class.empty(sizes, device, *_dtypes(options, device), fp8_prefix=bool(stored))
+    network = network_class.empty(sizes, device, *choose_dtypes(options, device), fp8_prefix=bool(stored))
     _check_scheme(folder, network, stored)
     report = load_weights(
         weights,
@@ -77,7 +77,7 @@ def random_parts(
     """The same parts with normal random weights and identity statistics, for measuring speed without a checkpoint."""
     kind = network_class.kind
     _check_fp8(options, False, device)
-    network = network_class.empty(sizes, device, *_dtypes(options, device))
+    network = network_class.empty(sizes, device, *choose_dtypes(options, device))
     fill_random(network, seed)
     if options.fp8_prefix:
         network.round_prefix()
@@ -126,12 +126,6 @@ def _check_arguments(kind: str, checkpoint: Path | None, device: torch.device) -
     if not Path(checkpoint).is_dir():
         raise ValueError(f"checkpoint: {checkpoint} is not a folder; give the folder that holds model.safetensors")
     return Path(checkpoint)
-
-
-def _dtypes(options: Options, device: torch.device) -> tuple[torch.dtype, torch.dtype]:
-    """(matrices, vision tower)."""
-    name = options.dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    return getattr(torch, name), getattr(torch, options.vision_dtype or name)
 
 
 def _check_fp8(options: Options, stored: bool, device: torch.device) -> None:

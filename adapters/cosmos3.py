@@ -26,7 +26,7 @@ from phyai_adapters._cosmos3_files import WIDTH, Deployment, read_deployment
 from phyai_adapters._cosmos3_sampler import CosmosSampler, Frozen
 from phyai_adapters._cosmos3_text import TextEncoder, caption
 from phyai_adapters._cosmos3_weights import CosmosNetwork, load_network
-from phyai_adapters._deployment import Options
+from phyai_adapters._deployment import Options, choose_dtypes
 from phyai_adapters._folder_adapter import FolderAdapter
 from phyai_adapters._processing import lengthen_prompt, pad_tokens
 from phyai_adapters._stage import Stage
@@ -39,8 +39,8 @@ from phyai_core.weights import LoadReport, Progress
 
 OPTIONS = (
     *("rate_hz", "tokenizer", "image_tokens", "state_names", "action_names", "action_horizon", "num_denoise_steps"),
-    *("prompt_buckets", "dtype", "video_size", "history", "guidance", "schedule", "flow_shift", "prompt_format"),
-    "video_decoder",
+    *("prompt_buckets", "dtype", "vision_dtype", "video_size", "history", "guidance", "schedule", "flow_shift"),
+    *("prompt_format", "video_decoder"),
 )
 PROMPT_BUCKETS = (192, 512)
 TILE, OVERLAP = 16, 4  # of the decoder, in latents
@@ -94,8 +94,8 @@ class Cosmos3(FolderAdapter):
         tokenizer = given
         if given is None or isinstance(given, str):
             tokenizer = load_tokenizer(given, folder / "text_tokenizer" if given is None else folder)
-        dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
-        network, report = load_network(folder, device, dtype, options.video_decoder, progress)
+        dtypes = choose_dtypes(options, device)
+        network, report = load_network(folder, device, dtypes, options.video_decoder, progress)
         return cls(CosmosParts(deployment, network, options, report), tokenizer)
 
     # Before the network.
@@ -157,9 +157,10 @@ class Cosmos3(FolderAdapter):
 
     def see(self, canvas: Tensor) -> Tensor:
         """Canvases uint8 [B, h, w, 3] -> latents [B, C, h / 16, w / 16]."""
+        encoder, frame = self.network.encoder, fill_video_frame(canvas, self.deployment.video_size)
         with exact_convolutions():
-            latent = self.network.encoder(fill_video_frame(canvas, self.deployment.video_size))
-        return self.units.normalise(latent)
+            latent = encoder(frame.to(encoder.quant_conv.weight.dtype))
+        return self.units.normalise(latent.float())
 
     def predict(self, prefix: Prefix, noise: Tensor) -> Tensor:
         """The chunk [B, H, A'] from the noise of the rows and, behind it, of the video."""
@@ -208,10 +209,11 @@ class Cosmos3(FolderAdapter):
             raise ValueError('video_decoder: not loaded; write {"video_decoder": true} into phyai.json')
         inputs = {name: tensor.to(self.device) for name, tensor in self.preprocess(obs).items()}
         video, _ = self.sample(self.encode_prefix(inputs), noise.to(self.device))
-        latents, decoder = self.units.restore(video), self.network.decoder
+        decoder = self.network.decoder
+        latents = self.units.restore(video).to(decoder.post_quant_conv.weight.dtype)
         with exact_convolutions():
             frames = decoder(latents) if tile is None else decoder.decode_tiled(latents, tile, min(OVERLAP, tile - 1))
-        return ((frames[0] + 1.0) * 127.5).permute(1, 2, 3, 0).to(torch.uint8).cpu().numpy()
+        return ((frames[0].float() + 1.0) * 127.5).permute(1, 2, 3, 0).to(torch.uint8).cpu().numpy()
 
     # Parity.
 

@@ -10,7 +10,7 @@ from phyai_adapters._camera_policy import place
 from phyai_adapters._cosmos3_files import CAMERAS, read_deployment
 from phyai_adapters._cosmos3_scene import CosmosSizes
 from phyai_adapters._cosmos3_weights import CosmosNetwork
-from phyai_adapters._deployment import Options
+from phyai_adapters._deployment import Options, choose_dtypes
 from phyai_adapters._loading import fill_random
 from phyai_adapters._tokenizers import ByteTokenizer
 from phyai_adapters._wan_vae import VaeSizes
@@ -73,8 +73,7 @@ def random_cosmos3(size: str, device: torch.device, options: Options, prompt_tok
         prompt_buckets=(prompt_tokens,),
         video_size=(80, 96) if size == "tiny" else None,
     )
-    dtype = getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
-    network = place(CosmosNetwork, device, sizes, vae, dtype)
+    network = place(CosmosNetwork, device, sizes, vae, choose_dtypes(options, device))
     fill_random(network, seed)
     nothing = LoadReport((), (), (), (), (), (), 0, 0.0)
     deployment = replace(read_deployment(None, options), layout="random")

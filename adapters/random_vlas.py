@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from phyai_adapters._camera_policy import Parts, place
-from phyai_adapters._deployment import Deployment, Options
+from phyai_adapters._deployment import Deployment, Options, choose_dtypes
 from phyai_adapters._groot_files import Deployment as GrootDeployment
 from phyai_adapters._groot_files import Scale
 from phyai_adapters._groot_head import read_head_sizes
@@ -72,7 +72,7 @@ GROOT_TINY = {
 def random_smolvla(size: str, device: torch.device, options: Options, prompt_tokens: int, seed: int) -> SmolVla:
     """The cameras are those of `options.frame_sizes`; their frames are resized on the device."""
     sizes = {"full": SMOL_FULL, "tiny": SMOL_TINY}[size]
-    network = place(SmolNetwork, device, sizes, _dtype(options, device))
+    network = place(SmolNetwork, device, sizes, choose_dtypes(options, device)[0])
     fill_random(network, seed)
     names = _names()
     deployment = Deployment(
@@ -104,7 +104,7 @@ def random_groot(size: str, device: torch.device, options: Options, prompt_token
         )
         text = replace(TEXT, width=width, depth=2, mlp_width=96, num_heads=4, num_kv_heads=2, head_dim=16, vocab=400)
         text = replace(text, sections=(4, 2, 2))
-    network = place(GrootNetwork, device, vision, text, read_head_sizes(config)).to(_dtype(options, device))
+    network = place(GrootNetwork, device, vision, text, read_head_sizes(config)).to(choose_dtypes(options, device)[0])
     fill_random(network, seed)
     names, horizon = _names(), config["action_horizon"]
     bounds = np.ones(JOINTS, np.float32), np.ones((horizon, JOINTS), np.float32)
@@ -145,9 +145,9 @@ def random_minicpm(size: str, device: torch.device, options: Options, prompt_tok
     """With the reference head, in float32 unless the options say otherwise."""
     tower, text, head_sizes = MINICPM_SIZES[size]
     head = place(ReferenceHead, device, head_sizes).to(
-        _dtype(replace(options, dtype=options.dtype or "float32"), device)
+        choose_dtypes(replace(options, dtype=options.dtype or "float32"), device)[0]
     )
-    network = MiniCpmNetwork(make_backbone(tower, text, device, _dtype(options, device)), head)
+    network = MiniCpmNetwork(make_backbone(tower, text, device, choose_dtypes(options, device)[0]), head)
     fill_random(network, seed)
     cameras, names = tuple(options.frame_sizes), _names()
     side = options.frame_sizes[cameras[0]][0]
@@ -179,7 +179,3 @@ def random_vla(
 
 def _names() -> tuple[str, ...]:
     return tuple(f"joint_{index}" for index in range(JOINTS))
-
-
-def _dtype(options: Options, device: torch.device) -> torch.dtype:
-    return getattr(torch, options.dtype or ("bfloat16" if device.type == "cuda" else "float32"))

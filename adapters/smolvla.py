@@ -24,7 +24,7 @@ from phyai_adapters._camera_policy import (
     place,
     read_lerobot_folder,
 )
-from phyai_adapters._deployment import Options
+from phyai_adapters._deployment import Options, choose_dtypes
 from phyai_adapters._flow_time import model_times, table_rows, time_features
 from phyai_adapters._lerobot import require
 from phyai_adapters._processing import (
@@ -105,8 +105,7 @@ class SmolVla(CameraPolicy):
         sizes = read_sizes(shapes, config, heads, tiny.get("text", {}).get("head_dim", 64))
         spec = deployment.spec(sizes.latent_dim, options.rate_hz, folder)
         tokenizer = open_tokenizer(options.tokenizer, folder)
-        name = options.dtype or ("bfloat16" if device.type == "cuda" else "float32")
-        network = place(SmolNetwork, device, sizes, getattr(torch, name))
+        network = place(SmolNetwork, device, sizes, choose_dtypes(options, device)[0])
         report = load_weights(
             weights, network.targets(), canonical=canonical_key, unused=network.unused(), progress=progress
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 
-from phyai_adapters._tokenizers import Tokenizer
+from phyai_adapters._tokenizers import Tokenizer, find_tokens
 
 ASPECTS = {(544, 736): "4,3", (736, 544): "3,4", (480, 832): "16,9", (832, 480): "9,16"}
 HEAD, TAIL = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
@@ -33,13 +33,7 @@ class TextEncoder:
     def __init__(self, tokenizer: Tokenizer, marks: Sequence[int] | None, longest: int):
         """Raises ValueError where the ids of the marks are not known."""
         self.pad_id, self._tokenizer, self._longest = tokenizer.pad_id, tokenizer, longest
-        find = getattr(tokenizer, "find", lambda token: None)
-        self._marks = tuple(marks or (find(mark) for mark in MARKS))
-        if None in self._marks or len(self._marks) != len(MARKS):
-            raise ValueError(
-                f"image_tokens: the tokenizer has no {' and '.join(MARKS)}; use the one in text_tokenizer/, or write "
-                'their ids as {"image_tokens": [<end of the text>, <before the video>]} into phyai.json'
-            )
+        self._marks = find_tokens(tokenizer, MARKS, marks)
         self.encode = lru_cache(64)(self._encode)
 
     def _encode(self, text: str) -> tuple[int, ...]:

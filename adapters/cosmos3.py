@@ -30,7 +30,7 @@ from phyai_adapters._deployment import Options, choose_dtypes
 from phyai_adapters._folder_adapter import FolderAdapter
 from phyai_adapters._processing import lengthen_prompt, pad_tokens
 from phyai_adapters._stage import Stage
-from phyai_adapters._tokenizers import Tokenizer, load_tokenizer
+from phyai_adapters._tokenizers import Tokenizer, open_tokenizer
 from phyai_adapters._wan_vae import LatentUnits
 from phyai_core.layers.resnet import exact_convolutions
 from phyai_core.types import FloatArray, Observation
@@ -91,9 +91,7 @@ class Cosmos3(FolderAdapter):
     def read(cls, folder: Path, device: torch.device, options: Options, progress: Progress | None) -> Cosmos3:
         """Of a folder in the layout of diffusers."""
         deployment, given = read_deployment(folder, options), options.tokenizer
-        tokenizer = given
-        if given is None or isinstance(given, str):
-            tokenizer = load_tokenizer(given, folder / "text_tokenizer" if given is None else folder)
+        tokenizer = open_tokenizer(given, folder if given else folder / "text_tokenizer")
         dtypes = choose_dtypes(options, device)
         network, report = load_network(folder, device, dtypes, options.video_decoder, progress)
         return cls(CosmosParts(deployment, network, options, report), tokenizer)

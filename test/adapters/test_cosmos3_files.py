@@ -105,7 +105,7 @@ def refused(folder, match: str) -> None:
 
 def test_what_is_missing_is_named(folder):
     edit_json(folder / "phyai.json", image_tokens=None)
-    refused(folder, r"image_tokens: the tokenizer has no <\|im_end\|> and <\|vision_start\|>")
+    refused(folder, r"image_tokens: the tokenizer has no <\|im_end\|>, <\|vision_start\|>")
     edit_json(folder / "phyai.json", tokenizer=None, image_tokens=[310, 311])
     refused(folder, r"tokenizer: .*text_tokenizer has none of")
     edit_json(folder / "phyai.json", tokenizer="bytes")

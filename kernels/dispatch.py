@@ -97,9 +97,9 @@ class Dispatcher:
         return "not taken: " + ("not measured" if times else "a candidate before it can run")
 
 
-def _failure(times: Mapping[str, float | None], candidate: Candidate) -> str | None:
-    failed = candidate.name in times and times[candidate.name] is None
-    return "failed when it was measured" if failed else None
+def _failure(times: Mapping[str, float | str], candidate: Candidate) -> str | None:
+    figure = times.get(candidate.name)
+    return f"failed when it was measured: {figure}" if isinstance(figure, str) else None
 
 
 def open_dispatcher(device: torch.device, folder: Path | None = None) -> Dispatcher:

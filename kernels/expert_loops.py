@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from phyai_kernels.expert_loop import ExpertLoop, LoopInputs
 from phyai_kernels.expert_loop_hopper import HopperExpertLoop, refuse_hopper
@@ -44,10 +45,9 @@ def expert_loops(robots: int) -> Op:
     return Op("expert_loops", lambda work: _together(work, "reference"), first=candidates, launch=run_loops)
 
 
-def run_loops(loops: Sequence[ExpertLoop]) -> None:
-    """Launches them one after the other."""
-    for loop in loops:
-        loop.run()
+def run_loops(loops: Sequence[ExpertLoop]) -> Tensor:
+    """Launches them one after the other; all results [R, A']."""
+    return torch.cat([loop.run() for loop in loops])
 
 
 def _in_turn(work: Robots) -> list[ExpertLoop]:

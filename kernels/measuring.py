@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from phyai_kernels.dispatch import Dispatcher, describe_problem
 from phyai_kernels.op import Candidate, Op
 from phyai_kernels.profile import Profile
 
+TOLERANCE = 0.05  # relative L2 to the reference: far above rounding, FP8 included, far below a mistake
 Told = Callable[[str, str], None]  # (operation, problem) that is measured next
 
 
@@ -31,7 +34,8 @@ class Call(NamedTuple):
 class MeasuringDispatcher(Dispatcher):
     """Chooses as any dispatcher and remembers what it was asked for, to measure it afterwards.
 
-    By then buffers hold real values: products of zeros are faster than others.
+    By then buffers hold real values: products of zeros are faster than others. Each candidate's result is compared with
+    the reference's first.
     """
 
     def __init__(self, device: torch.device, profile: Profile | None = None) -> None:
@@ -54,8 +58,10 @@ class MeasuringDispatcher(Dispatcher):
             if not plain and self._prepare(call):
                 continue  # it consists of operations that nobody had asked for
             tell(call.op.name, call.problem)
+            expected = _expect(call)
             for candidate in self._able(call):
-                self.profile.record(call.op.name, call.problem, candidate.name, self._time(call, candidate))
+                figure = self._judge(call, candidate, expected)
+                self.profile.record(call.op.name, call.problem, candidate.name, figure)
         return self.profile
 
     def choose(self) -> Dispatcher:
@@ -81,15 +87,66 @@ class MeasuringDispatcher(Dispatcher):
             candidate.run(*call.arguments, **call.options)
         return len(self.asked) > before
 
-    def _time(self, call: Call, candidate: Candidate) -> float | None:
-        """Microseconds; None where the candidate fails, for lack of memory or of a compiler."""
+    def _judge(self, call: Call, candidate: Candidate, expected: list[Tensor] | None) -> float | str:
+        """Microseconds, or in words why the candidate is out: a wrong result, no memory, no compiler."""
         try:
+            if expected is not None and (error := _error(_result(call, candidate), expected)) > TOLERANCE:
+                return f"wrong result, relative L2 {error:.1e}"
             if call.op.launch is None:
                 return time_us(lambda: candidate.run(*call.arguments, **call.options), self.device)
             made = candidate.run(*call.arguments, **call.options)
             return time_us(lambda: call.op.launch(made), self.device, calls=1)
-        except RuntimeError:
-            return None
+        except RuntimeError as error:
+            return str(error).partition("\n")[0][:200]
+
+
+def _expect(call: Call) -> list[Tensor] | None:
+    """What the reference gives; None where there is no memory for it."""
+    try:
+        return _result(call, call.op.candidates[-1])
+    except RuntimeError:
+        return None
+
+
+def _result(call: Call, candidate: Candidate) -> list[Tensor]:
+    """Everything a candidate could have written, from copies of the arguments; of launches what they return."""
+    if call.op.launch is not None:
+        made = call.op.launch(candidate.run(*call.arguments, **call.options))
+        return [tensor.clone() for tensor in _tensors(made)]
+    arguments, options = _copy((call.arguments, call.options))
+    candidate.run(*arguments, **options)
+    return _tensors((arguments, options))
+
+
+def _error(result: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest relative L2 error of any tensor; those that the reference made infinite do not count."""
+    errors = [0.0]
+    for tensor, right in zip(result, expected, strict=True):
+        wide, right_wide = tensor.double(), right.double()
+        if bool(right_wide.isfinite().all()):
+            error = (wide - right_wide).norm() / right_wide.norm().clamp_min(1e-12)
+            errors.append(float(error.nan_to_num(nan=math.inf)))
+    return max(errors)
+
+
+def _copy(value: Any) -> Any:
+    """Arguments with every tensor cloned, tuples and dicts kept as they are."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: _copy(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        items = [_copy(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """All tensors of nested arguments, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
 
 
 def time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:

@@ -37,21 +37,21 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass
 class Profile:
-    """times_us[op][problem][candidate] in microseconds; None: it failed."""
+    """times_us[op][problem][candidate] in microseconds; a sentence instead where the candidate failed."""
 
     device: str
     versions: dict[str, str]
-    times_us: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    times_us: dict[str, dict[str, dict[str, float | str]]] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, device: torch.device) -> Profile:
         """A profile of this machine without measurements."""
         return cls(device_name(device), installed_versions())
 
-    def record(self, op: str, problem: str, candidate: str, microseconds: float | None) -> None:
+    def record(self, op: str, problem: str, candidate: str, figure: float | str) -> None:
         """Keeps one measurement, replacing an older one."""
-        rounded = None if microseconds is None else round(microseconds, 2)
-        self.times_us.setdefault(op, {}).setdefault(problem, {})[candidate] = rounded
+        figure = figure if isinstance(figure, str) else round(figure, 2)
+        self.times_us.setdefault(op, {}).setdefault(problem, {})[candidate] = figure
 
     def refuse(self, device: torch.device) -> str | None:
         """Why these measurements say nothing about `device` and what is installed now, or None."""

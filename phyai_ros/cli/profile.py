@@ -93,13 +93,13 @@ def explain_choice(choice: Choice, measured: Profile) -> Table:
         table.add_column(name, justify=justify, overflow="fold", min_width=15 if name == "candidate" else None)
     times = measured.times_us[choice.op][choice.problem]
     for name, reason in choice.reasons.items():
-        why = reason.partition(",")[0] if times.get(name) is not None else reason
+        why = reason.removesuffix(f", {_number(times.get(name))} us measured")
         table.add_row(name, _number(times.get(name)), why, style="bold" if name == choice.taken else "")
     return table
 
 
-def _number(microseconds: float | None) -> str:
-    return "" if microseconds is None else f"{microseconds:.1f}"
+def _number(figure: float | str | None) -> str:
+    return f"{figure:.1f}" if isinstance(figure, float) else ""
 
 
 def make_report(choices: Sequence[Choice], measured: Profile) -> dict[str, Any]:

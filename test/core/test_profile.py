@@ -43,7 +43,7 @@ def test_every_candidate_is_measured_or_refused_with_a_reason_at_every_shape(mea
     robots = [call for op, call in calls if op == "expert_loops"]
     assert sorted(call.partition(":")[0] for call in robots) == ["1 robots", "2 robots"]
     for choice in calls.values():
-        times = {name: time for name, time in choice["us"].items() if time is not None}
+        times = choice["us"]
         assert times[choice["taken"]] == min(times.values()) > 0
         for name, reason in choice["reasons"].items():
             assert ("us measured" in reason) == (name in times) and (name in times or reason.startswith("refused: "))

@@ -89,12 +89,12 @@ def test_a_profile_is_found_again_where_profiles_are_kept_and_decides(tmp_path, 
 
 def test_what_failed_when_it_was_measured_is_not_taken_and_the_reference_remains():
     profile = profile_with(slow=9.0)
-    profile.record("double", PROBLEM, "fast", None)
+    profile.record("double", PROBLEM, "fast", "no compiler")
     dispatcher = Dispatcher(CPU, profile)
     assert dispatcher.pick(OP, X) is SLOW.run
-    assert "fast: refused: failed when it was measured" in dispatcher.explain()
+    assert "fast: refused: failed when it was measured: no compiler" in dispatcher.explain()
     for name in ("slow", "reference"):
-        profile.record("double", PROBLEM, name, None)
+        profile.record("double", PROBLEM, name, "out of memory")
     assert dispatcher.pick(OP, X) is OP.reference
 
 

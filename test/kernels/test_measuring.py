@@ -4,6 +4,7 @@ hold zeros, work that is planned instead of run, and one candidate that fails an
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from phyai_kernels.measuring import MeasuringDispatcher
@@ -15,17 +16,17 @@ PROBLEM = "float32[3]"
 
 
 class Counted:
-    """A candidate that counts its runs and keeps what it saw."""
+    """A candidate of x <- f(x) that counts its runs and keeps what it saw."""
 
-    def __init__(self, name, result=None, error=None, refusal=None):
-        self.runs, self.seen, self._result, self._error = 0, None, result, error
+    def __init__(self, name, error=None, refusal=None, factor=1.0):
+        self.runs, self.seen, self._error, self._factor = 0, None, error, factor
         self.candidate = Candidate(name, self._run, lambda *_: refusal)
 
     def _run(self, x):
         self.runs, self.seen = self.runs + 1, x.clone()
         if self._error:
             raise self._error
-        return self._result
+        x *= self._factor
 
 
 def make_op(*counted, **more):
@@ -65,19 +66,56 @@ def test_a_candidate_that_fails_is_noted_and_not_chosen():
     broken, fine = Counted("broken", error=RuntimeError("no compiler")), Counted("fine")
     dispatcher = MeasuringDispatcher(CPU)
     dispatcher.pick(make_op(broken, fine), X)
-    assert dispatcher.measure().times_us["op"][PROBLEM]["broken"] is None
+    assert dispatcher.measure().times_us["op"][PROBLEM]["broken"] == "no compiler"
     chosen = dispatcher.choose()
     assert chosen.choices[0].taken in ("fine", "reference")
-    assert chosen.choices[0].reasons["broken"] == "refused: failed when it was measured"
+    assert chosen.choices[0].reasons["broken"] == "refused: failed when it was measured: no compiler"
     reasons = {name: chosen.choices[0].reasons[name].partition(",")[0] for name in ("fine", "reference")}
     assert sorted(reasons.values()) == ["not taken: slower", "taken: fastest"]
     assert reasons[chosen.choices[0].taken] == "taken: fastest"
 
 
+@pytest.mark.parametrize(("factor", "wrong"), [(1.2, "2.0e-01"), (float("nan"), "inf"), (1.01, None)])
+def test_a_candidate_with_a_wrong_result_is_never_chosen_however_fast(factor, wrong):
+    candidate, x = Counted("doubtful", factor=factor), torch.ones(3)
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(make_op(candidate), x)
+    figure = dispatcher.measure().times_us["op"][PROBLEM]["doubtful"]
+    if wrong is None:
+        assert isinstance(figure, float)
+        return
+    assert figure == f"wrong result, relative L2 {wrong}" and x.eq(1.0).all()
+    (choice,) = dispatcher.choose().choices
+    assert choice.taken == "reference" and wrong in choice.reasons["doubtful"]
+
+
+def test_without_memory_for_the_reference_the_others_are_measured_all_the_same():
+    def fail(x):
+        raise RuntimeError("out of memory\nand much more")
+
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(Op("op", fail, first=(Counted("fine").candidate,)), X)
+    times = dispatcher.measure().times_us["op"][PROBLEM]
+    assert times["reference"] == "out of memory" and times["fine"] >= 0
+    assert dispatcher.choose().choices[0].taken == "fine"
+
+
+def test_results_in_tuples_count_and_what_launches_return():
+    pair = (torch.ones(2), torch.zeros(2))
+    right = Candidate("right", lambda given: given[1].copy_(given[0]), lambda *_: None)
+    lazy = Candidate("lazy", lambda given: None, lambda *_: None)
+    plan = Candidate("plan", lambda x: 2 * x, lambda *_: None)
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(Op("pair", right.run, first=(lazy,)), pair)
+    dispatcher.pick(Op("plan", lambda x: x, first=(plan,), launch=lambda made: [made]), X)
+    times = dispatcher.measure().times_us
+    assert "wrong" in times["pair"]["(float32[2] float32[2])"]["lazy"] and "wrong" in times["plan"][PROBLEM]["plan"]
+
+
 def test_what_only_prepares_is_measured_by_its_launches_made_of_the_fastest_parts():
     """A plan asks for its parts while it is made; they come first, and the plan that is timed uses what they showed."""
     dispatcher, launched = MeasuringDispatcher(CPU), []
-    part = make_op(Counted("slow", error=RuntimeError()), Counted("fast"))
+    part = make_op(Counted("slow", error=RuntimeError("slow")), Counted("fast"))
 
     def plan(x):
         return [dispatcher.pick(part, x)]
@@ -85,6 +123,6 @@ def test_what_only_prepares_is_measured_by_its_launches_made_of_the_fastest_part
     whole = Op("plan", plan, launch=launched.append)
     dispatcher.pick(whole, X)
     profile = dispatcher.measure()
-    assert list(profile.times_us) == ["op", "plan"] and profile.times_us["plan"][PROBLEM]["reference"] is not None
+    assert list(profile.times_us) == ["op", "plan"] and profile.times_us["plan"][PROBLEM]["reference"] >= 0
     assert len(launched) > 10 and all(launches == launched[0] for launches in launched)
     assert launched[0][0] is not part.first[0].run

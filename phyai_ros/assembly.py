@@ -18,6 +18,7 @@ from phyai_core.engine import Engine
 from phyai_core.execution import ExecutorConfig
 from phyai_core.executor import RtcExecutor
 from phyai_core.inference import PolicyInference
+from phyai_core.inference_side import Infer
 from phyai_core.limiter import Limiter
 from phyai_core.recipe import EngineRecipe
 from phyai_core.remote import RemoteEngine
@@ -116,8 +117,15 @@ def build_executor(
     policy: LoadedPolicy, now_ns: Callable[[], int] = time.monotonic_ns, motion: MotionGuard | None = None
 ) -> RtcExecutor:
     """`now_ns` is the steady clock, or the logical one of a replay. `motion`: the guards that the pipeline uses too."""
-    settings, spec = policy.settings, policy.spec
-    rtc, seed = settings.rtc, settings.inference.seed
+    motion = motion or build_motion(policy)
+    executor = RtcExecutor(policy.spec, _executor_config(policy), _build_inference(policy), motion.refuse, now_ns)
+    executor.fit = motion.fit
+    return executor
+
+
+def _build_inference(policy: LoadedPolicy) -> Infer:
+    """Request -> chunk in robot units."""
+    settings, rtc, seed = policy.settings, policy.settings.rtc, policy.settings.inference.seed
     conditioning = RtcConfig(
         mode="none" if rtc.mode in ALWAYS_POSSIBLE else rtc.mode,
         schedule=rtc.schedule,
@@ -132,12 +140,15 @@ def build_executor(
         seed=secrets.randbits(31) if seed < 0 else seed,
         inject_delay_s=settings.inference.inject_delay_s,
     )
-    units = JointUnits.from_settings(settings.joints, spec)
+    units = JointUnits.from_settings(settings.joints, policy.spec)
     if not units.trivial:
         infer = ConvertedInference(infer, units)
-    if rtc.mode == "ensemble":
-        infer = TemporalEnsemble(infer)
-    config = ExecutorConfig(
+    return TemporalEnsemble(infer) if rtc.mode == "ensemble" else infer
+
+
+def _executor_config(policy: LoadedPolicy) -> ExecutorConfig:
+    settings, rtc = policy.settings, policy.settings.rtc
+    return ExecutorConfig(
         mode=rtc.mode,
         execution_horizon=1 if rtc.mode == "ensemble" else rtc.execution_horizon,
         delay_window=rtc.delay_window,
@@ -152,10 +163,6 @@ def build_executor(
         blend_exclude=rtc.exclude,
         instant=rtc.mode == "instant",
     )
-    motion = motion or build_motion(policy)
-    executor = RtcExecutor(spec, config, infer, motion.refuse, now_ns)
-    executor.fit = motion.fit
-    return executor
 
 
 def build_motion(policy: LoadedPolicy, robot_description: str = "") -> MotionGuard:

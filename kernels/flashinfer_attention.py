@@ -84,7 +84,7 @@ def attend_flashinfer(
     head_dim = keys.shape[-1]
     run = _compile(backend, queries.dtype, head_dim).run
     heads = (width // head_dim, head_dim)
-    temporary = _temporary(queries.device)
+    temporary = torch.empty(TEMPORARY_BYTES, dtype=torch.uint8, device=queries.device)
     for robot in range(batch):
         run(
             queries[robot].unflatten(-1, heads),
@@ -126,8 +126,3 @@ def _compile(backend: str, dtype: torch.dtype, head_dim: int) -> Any:
     declared = (["length"], ["int32_t"], ["more", "sm_scale"], ["int64_t", "double"])
     generate = _import().gen_customize_single_prefill_module
     return generate(backend, name, *kind, *declared, "UpToLength", VARIANTS[backend]).build_and_load()
-
-
-@cache
-def _temporary(device: torch.device) -> Tensor:
-    return torch.empty(TEMPORARY_BYTES, dtype=torch.uint8, device=device)

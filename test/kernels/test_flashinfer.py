@@ -26,7 +26,7 @@ LENGTHS = torch.tensor([40, 3], dtype=torch.int32)
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """No module is remembered from one test to the next."""
-    clear = [flashinfer_attention._import, flashinfer_attention._compile, flashinfer_attention._temporary]
+    clear = [flashinfer_attention._import, flashinfer_attention._compile]
     monkeypatch.setattr(flashinfer_attention, "TEMPORARY_BYTES", 64)
     for function in clear:
         function.cache_clear()

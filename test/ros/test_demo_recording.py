@@ -4,6 +4,8 @@ live node did on the same messages with the same latencies, or takes long."""
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -20,16 +22,18 @@ from phyai_ros.replay.replay_run import Replay
 from phyai_ros.replay.scenario import Scenario
 from phyai_ros.replay.topics import NodeName
 
-CONFIG = str(Path(__file__).parents[2] / "config" / "demo.yaml")
+ROOT = Path(__file__).parents[2]
+CONFIG = str(ROOT / "config" / "demo.yaml")
+PAGE = (ROOT / "docs" / "how-to" / "validate-with-a-bag.md").read_text()
+RECORD, REPLAY = re.findall(r"^    phyai-ros (.*demo.*)$", PAGE, flags=re.M)
 
 
 @pytest.fixture(scope="module")
 def recording(ros_environment, tmp_path_factory):
-    """One episode of the demo as a bag, by the command itself."""
+    """One episode of the demo as a bag, by the command of the page."""
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "phyai_ros.cli.main", "demo", "--headless", "--episodes", "1"]
-    command += ["--record", str(folder / "demo.mcap"), "--plots", str(folder / "plots")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-m", "phyai_ros.cli.main", *shlex.split(RECORD), "--plots", "plots"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "demo.mcap"
 
@@ -40,6 +44,12 @@ def test_the_recording_holds_inputs_commands_and_chunks(recording):
     assert counts["/camera/front/image_raw"] > 20 and counts["/joint_states"] > 80
     assert counts["/policy/chunk"] == counts["/policy/timing"] > 2 and counts["/policy/command"] > 20
     assert counts["/policy/ticks"] > 10
+
+
+def test_the_page_shows_how_to_replay_it(recording, monkeypatch):
+    monkeypatch.chdir(recording.parent)
+    Path("config").symlink_to(ROOT / "config")
+    assert run(shlex.split(REPLAY)) == 0
 
 
 def test_a_replay_commands_what_the_live_node_commanded(recording, tmp_path):

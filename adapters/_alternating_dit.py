@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, silu
+from torch.nn.functional import silu
 
 from phyai_core.layers.attention import attend
 from phyai_core.layers.gemma import KeysValues
+from phyai_core.layers.transformer import linear_gelu, modulated_layer_norm, project_and_norm
 
 TIME_FEATURES = 256
 OUT_EPS = 1e-6
@@ -52,10 +53,14 @@ class Attention(nn.Module):
         """[B, S, D'] -> keys and values [B, S, N, K]."""
         return KeysValues(*(part(given).unflatten(-1, (self.num_heads, -1)) for part in (self.to_k, self.to_v)))
 
-    def forward(self, x: Tensor, given: KeysValues, mask: Tensor | None = None) -> Tensor:
-        """x [B, T, D], mask bool [B, S] -> [B, T, D]."""
+    def gather(self, x: Tensor, given: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D], mask bool [B, S] -> what the output projection takes, [B, T, D]."""
         q = self.to_q(x).unflatten(-1, (self.num_heads, -1))
-        return self.to_out[0](attend(q, given.k, given.v, mask))
+        return attend(q, given.k, given.v, mask)
+
+    def forward(self, x: Tensor, given: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """As `gather`, projected."""
+        return self.to_out[0](self.gather(x, given, mask))
 
 
 class FeedForward(nn.Module):
@@ -67,7 +72,7 @@ class FeedForward(nn.Module):
         self.net = nn.ModuleList([first, nn.Identity(), nn.Linear(4 * width, width)])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net[2](gelu(self.net[0]["proj"](x), approximate="tanh"))
+        return self.net[2](linear_gelu(x, self.net[0]["proj"]))
 
 
 class DitBlock(nn.Module):
@@ -80,15 +85,17 @@ class DitBlock(nn.Module):
         self.attn1, self.ff = Attention(width, inputs, sizes.num_heads), FeedForward(width)
 
     def modulation(self, time: Tensor) -> Tensor:
-        """[n, D] -> scale and shift [n, 2 D]."""
-        return self.norm1["linear"](silu(time))
+        """[n, D] -> 1 + scale and shift [n, 2 D]."""
+        scale, shift = self.norm1["linear"](silu(time)).chunk(2, dim=-1)
+        return torch.cat((1 + scale, shift), dim=-1)
 
     def forward(self, x: Tensor, modulation: Tensor, given: KeysValues | None, mask: Tensor | None) -> Tensor:
         """x [B, T, D], modulation [B, 1, 2 D]; `given` None: attend to x itself."""
         scale, shift = modulation.chunk(2, dim=-1)
-        normed = layer_norm(x, x.shape[-1:]) * (1 + scale) + shift
-        x = x + self.attn1(normed, self.attn1.project(normed) if given is None else given, mask)
-        return x + self.ff(layer_norm(x, x.shape[-1:]))
+        normed = modulated_layer_norm(x, scale, shift)
+        mixed = self.attn1.gather(normed, self.attn1.project(normed) if given is None else given, mask)
+        x, normed = project_and_norm(x, mixed, self.attn1.to_out[0])
+        return x + self.ff(normed)
 
 
 class Context(NamedTuple):
@@ -102,7 +109,7 @@ class TimeTables(NamedTuple):
     """What depends on the step alone, a row for each."""
 
     features: Tensor  # [n, D] sines and cosines for an encoder of actions
-    blocks: Tensor  # [L, n, 2 D]
+    blocks: Tensor  # [L, n, 2 D], 1 + scale and shift
     out: Tensor  # [n, 2 D]
 
 
@@ -157,7 +164,7 @@ class Transformer(nn.Module):
         """[B, T, D] -> [B, T, output]."""
         *_, x = self.hidden(x, context, tables, rows)
         shift, scale = tables.out[rows][:, None].chunk(2, dim=-1)
-        return self.proj_out_2(layer_norm(x, x.shape[-1:], eps=OUT_EPS) * (1 + scale) + shift)
+        return self.proj_out_2(modulated_layer_norm(x, 1 + scale, shift, OUT_EPS))
 
 
 class Layer(NamedTuple):

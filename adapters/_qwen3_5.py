@@ -178,8 +178,8 @@ class HybridLayer(nn.Module):
             mixed, memory = self.linear_attn(normed, memory)
         else:
             mixed, memory = self.self_attn(normed, memory, rotary)
-        x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)[0]), memory
+        x, normed = self.post_attention_layernorm.add(x, mixed)
+        return x + self.mlp(normed), memory
 
 
 class HybridText(nn.Module):

@@ -108,8 +108,8 @@ class TextLayer(nn.Module):
 
     def forward(self, x: Tensor, rotary: Rotary, sight: Sight) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        x = x + self.self_attn(self.input_layernorm(x), rotary, sight)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x, normed = self.post_attention_layernorm.add(x, self.self_attn(self.input_layernorm(x), rotary, sight))
+        return x + self.mlp(normed)
 
 
 def interleaved_rotary(positions: Tensor, dim: int, theta: float, sections: tuple[int, int, int]) -> Rotary:

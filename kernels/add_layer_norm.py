@@ -12,15 +12,25 @@ from phyai_kernels.op import Op, jit, tl, triton
 
 
 def add_layer_norm_reference(
-    x: Tensor, branch: Tensor | None, bias: Tensor | None, weight: Tensor, shift: Tensor, out: Tensor, eps: float = 1e-6
+    x: Tensor,
+    branch: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    shift: Tensor | None,
+    out: Tensor,
+    eps: float = 1e-6,
 ) -> None:
-    """x, branch [R, D] of one float type (x is updated), bias, weight, shift [D], out [R, D]."""
+    """x, branch [R, D] of one float type (x is updated), bias, weight, shift [D], out [R, D].
+
+    Without weight and shift they are 1 and 0.
+    """
     wide = x.float()
     if branch is not None:
         wide = wide + branch.float() + bias.float()
         x.copy_(wide)
         wide = x.float()
-    out.copy_(layer_norm(wide, wide.shape[-1:], weight.float(), shift.float(), eps))
+    affine = (None, None) if weight is None else (weight.float(), shift.float())
+    out.copy_(layer_norm(wide, wide.shape[-1:], *affine, eps))
 
 
 @jit
@@ -35,13 +45,12 @@ def _add_layer_norm_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
+    AFFINE: tl.constexpr,
 ):
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     place = row * WIDTH + column
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + column, mask=inside, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + place, mask=inside, other=0.0)
     if ADD:
         bias = tl.load(bias_ptr + column, mask=inside, other=0.0).to(tl.float32)
@@ -50,27 +59,37 @@ def _add_layer_norm_kernel(
         tl.store(x_ptr + place, x, mask=inside)
     wide = x.to(tl.float32)
     centred = tl.where(inside, wide - tl.sum(wide) / WIDTH, 0.0)
-    normed = centred * tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps) * weight + shift
+    normed = centred * tl.rsqrt(tl.sum(centred * centred) / WIDTH + eps)
+    if AFFINE:
+        weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+        normed = normed * weight + tl.load(shift_ptr + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + place, normed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def add_layer_norm_triton(
-    x: Tensor, branch: Tensor | None, bias: Tensor | None, weight: Tensor, shift: Tensor, out: Tensor, eps: float = 1e-6
+    x: Tensor,
+    branch: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    shift: Tensor | None,
+    out: Tensor,
+    eps: float = 1e-6,
 ) -> None:
     """Same contract as the reference, in one launch."""
     rows, width = x.shape
-    absent = branch is None
+    absent, affine = branch is None, weight is not None
     _add_layer_norm_kernel[(rows,)](
         x,
         x if absent else branch,
-        weight if absent else bias,
-        weight,
-        shift,
+        x if absent else bias,
+        weight if affine else x,
+        shift if affine else x,
         out,
         eps,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
         ADD=not absent,
+        AFFINE=affine,
     )
 
 

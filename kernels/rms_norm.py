@@ -1,8 +1,9 @@
-"""Root mean square norm of rows, where no residual is added before it:
+"""Root mean square norm of rows, of any length and family, and the residual add before it where there is one:
 
-    out = x / rms(x) * (offset + weight),    rms(x) = sqrt(mean(x^2) + eps)
+    total = x + branch;    out = total / rms(total) * (offset + weight),    rms(x) = sqrt(mean(x^2) + eps)
 
-`offset` is 1 in the Gemma family, 0 in the Llama family. With a residual see add_rms_norm.py.
+`offset` is 1 in the Gemma family, 0 in the Llama family. add_rms_norm.py is the one for passes over buffers that stay
+the same ones, with FP8 and early starts.
 """
 
 from __future__ import annotations
@@ -15,8 +16,18 @@ from phyai_kernels.op import Op, jit, tl, triton
 ELEMENTS = 2048  # of a tile; short rows, as those of single heads, share one
 
 
-def rms_norm_reference(x: Tensor, weight: Tensor, out: Tensor, eps: float, offset: float) -> None:
-    """x and out [R, D], weight [D]; computed in float32."""
+def rms_norm_reference(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    eps: float,
+    offset: float,
+    branch: Tensor | None = None,
+    total: Tensor | None = None,
+) -> None:
+    """x and out [R, D], weight [D]; branch and total [R, D] or neither. Sums are rounded, the norm is float32."""
+    if branch is not None:
+        x = torch.add(x, branch, out=total)
     wide = x.float()
     out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * (offset + weight.float()))
 
@@ -24,7 +35,9 @@ def rms_norm_reference(x: Tensor, weight: Tensor, out: Tensor, eps: float, offse
 @jit
 def _rms_norm_kernel(
     x_ptr,
+    branch_ptr,
     weight_ptr,
+    total_ptr,
     out_ptr,
     rows,
     eps,
@@ -32,24 +45,39 @@ def _rms_norm_kernel(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     place = row[:, None] * WIDTH + column[None, :]
-    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + place, mask=inside, other=0.0)
+    if ADD:
+        branch = tl.load(branch_ptr + place, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + branch.to(tl.float32)).to(x.dtype)
+        tl.store(total_ptr + place, x, mask=inside)
+    wide = x.to(tl.float32)
     weight = offset + tl.load(weight_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    normed = x * tl.rsqrt(tl.sum(x * x, 1) / WIDTH + eps)[:, None] * weight[None, :]
+    normed = wide * tl.rsqrt(tl.sum(wide * wide, 1) / WIDTH + eps)[:, None] * weight[None, :]
     tl.store(out_ptr + place, normed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def rms_norm_triton(x: Tensor, weight: Tensor, out: Tensor, eps: float, offset: float) -> None:
-    """Same contract as the reference, in one launch; x and out contiguous."""
+def rms_norm_triton(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    eps: float,
+    offset: float,
+    branch: Tensor | None = None,
+    total: Tensor | None = None,
+) -> None:
+    """Same contract as the reference, in one launch; everything contiguous."""
     rows, width = x.shape
-    block = triton.next_power_of_2(width)
+    block, add = triton.next_power_of_2(width), branch is not None
     per_program = max(1, ELEMENTS // block)
+    pointers = (x, branch if add else x, weight, total if add else out, out)
     _rms_norm_kernel[(triton.cdiv(rows, per_program),)](
-        x, weight, out, rows, eps, offset, WIDTH=width, ROWS=per_program, BLOCK=block, num_warps=4
+        *pointers, rows, eps, offset, WIDTH=width, ROWS=per_program, BLOCK=block, ADD=add, num_warps=4
     )
 
 

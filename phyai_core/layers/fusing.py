@@ -10,6 +10,4 @@ from phyai_kernels.op import Op
 
 def fuses(op: Op, x: Tensor) -> bool:
     """`op` has a kernel for the device of `x`, nobody will differentiate, and torch.compile is not fusing by itself."""
-    if not x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    return op.available(x.device)
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and op.available(x.device)

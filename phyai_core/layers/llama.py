@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from phyai_core.layers.attention import attend
+from phyai_core.layers.gated import swiglu
 from phyai_core.layers.gemma import GemmaSizes, KeysValues
 from phyai_core.layers.norm import ScaledRMSNorm
 from phyai_core.layers.rotary import Rotary, rotate
@@ -31,9 +31,8 @@ class _Block(nn.Module):
 
     def finish(self, x: Tensor, q: Tensor, keys: KeysValues, mask: Tensor | None) -> Tensor:
         """Attention and feed-forward with their residuals, [B, T, D]."""
-        x = x + self.out(attend(q, keys.k, keys.v, mask))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(silu(gate) * up)
+        x, normed = self.mlp_norm.add(x, self.out(attend(q, keys.k, keys.v, mask)))
+        return x + self.down(swiglu(self.gate_up(normed)))
 
 
 class LlamaLayer(_Block):

@@ -32,30 +32,51 @@ def weigh_rms(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
     return out.view(x.shape)
 
 
-class RMSNorm(nn.Module):
-    """The plain norm. Its weight stays float32."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, dtype=torch.float32))
-
-    def forward(self, x: Tensor, modulation: None = None) -> tuple[Tensor, None]:
-        """[..., D] -> (normalised [..., D], no gate)."""
-        assert modulation is None
-        return weigh_rms(x, self.weight, EPS, 1.0), None
+def add_and_weigh_rms(x: Tensor, branch: Tensor, weight: Tensor, eps: float, offset: float) -> tuple[Tensor, Tensor]:
+    """x + branch, and weigh_rms of it."""
+    if not fuses(RMS_NORM, x):
+        x = x + branch
+        return x, weigh_rms(x, weight, eps, offset)
+    rows, more = (part.reshape(-1, x.shape[-1]).contiguous() for part in (x, branch))
+    total, out = torch.empty_like(rows), torch.empty_like(rows)
+    RMS_NORM.triton(rows, weight, out, eps, offset, more, total)
+    return total.view(x.shape), out.view(x.shape)
 
 
-class ScaledRMSNorm(nn.Module):
-    """The norm of the Llama family. Its weight stays float32."""
+class _WeighedNorm(nn.Module):
+    """x / rms(x) * (offset + weight). Its weight stays float32."""
 
-    def __init__(self, width: int, eps: float):
+    offset: float
+
+    def __init__(self, width: int, eps: float = EPS):
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(width, dtype=torch.float32))
 
+    def add(self, x: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., D] each -> (x + branch, normalised)."""
+        return add_and_weigh_rms(x, branch, self.weight, self.eps, self.offset)
+
+
+class RMSNorm(_WeighedNorm):
+    """The plain norm."""
+
+    offset = 1.0
+
+    def forward(self, x: Tensor, modulation: None = None) -> tuple[Tensor, None]:
+        """[..., D] -> (normalised [..., D], no gate)."""
+        assert modulation is None
+        return weigh_rms(x, self.weight, self.eps, self.offset), None
+
+
+class ScaledRMSNorm(_WeighedNorm):
+    """The norm of the Llama family."""
+
+    offset = 0.0
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
-        return weigh_rms(x, self.weight, self.eps, 0.0)
+        return weigh_rms(x, self.weight, self.eps, self.offset)
 
 
 class AdaRMSNorm(nn.Module):

@@ -7,9 +7,11 @@ import pytest
 import torch
 from comparison import assert_agrees, draw, poisoned
 
+from phyai_kernels.add_layer_norm import ADD_LAYER_NORM
 from phyai_kernels.masked_softmax import MASKED_SOFTMAX
 from phyai_kernels.rms_norm import RMS_NORM
 from phyai_kernels.rotate import ROTATE
+from phyai_kernels.swiglu import SWIGLU
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -39,6 +41,36 @@ def compare(op, inputs, shape, dtype, options=()):
 @pytest.mark.parametrize(("eps", "offset"), [(1e-6, 1.0), (1e-5, 0.0)])
 def test_rms_norm(make, dtype, shape, eps, offset):
     compare(RMS_NORM, [make(*shape, dtype=dtype), make(shape[1])], shape, dtype, (eps, offset))
+
+
+@pytest.mark.parametrize("shape", [(5, 64), (3, 2048)], ids=str)
+def test_rms_norm_of_a_sum(make, dtype, shape):
+    x, weight, branch = make(*shape, dtype=dtype), make(shape[1]), make(*shape, dtype=dtype)
+    kept, results = x.clone(), []
+    for function in (RMS_NORM.triton, RMS_NORM.reference):
+        out, total = (poisoned(*shape, device=x.device).to(dtype) for _ in range(2))
+        function(x, weight, out, 1e-6, 1.0, branch, total)
+        results.append((total, out))
+    for one, other in zip(*results, strict=True):
+        assert_agrees(one, other)
+    assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (5, 100)], ids=str)
+def test_layer_norm_without_weights(make, dtype, shape):
+    x, branch, bias = make(*shape, dtype=dtype) + 3, make(*shape, dtype=dtype), make(shape[1])
+    results = []
+    for function in (ADD_LAYER_NORM.triton, ADD_LAYER_NORM.reference):
+        total, out = x.clone(), poisoned(*shape, device=x.device).to(dtype)
+        function(total, branch, bias, None, None, out, 1e-5)
+        results.append((total, out))
+    for one, other in zip(*results, strict=True):
+        assert_agrees(one, other)
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 100), (3, 2048)], ids=str)
+def test_swiglu(make, dtype, shape):
+    compare(SWIGLU, [make(shape[0], 2 * shape[1], dtype=dtype)], shape, dtype)
 
 
 @pytest.mark.parametrize(

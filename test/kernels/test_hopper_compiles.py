@@ -1,7 +1,7 @@
-"""Guards against: Hopper kernels that no longer compile with the installed Triton, or need more shared memory than a
-thread block may have. Runs without a GPU: a driver that reports an H200 and launches nothing.
+"""Guards against: kernels for Hopper, and those of the delta rule, that no longer compile with the installed Triton, or
+need more shared memory than a thread block may have. Without a GPU: a driver reports an H200 and launches nothing.
 
-As a program it compiles every Hopper kernel at the sizes of pi0.5 and prints how many there were.
+As a program it compiles each at the sizes of pi0.5 or MiniCPM and prints how many there were.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def compile_all():
     from phyai_kernels.dense_hopper import FP8, dense_hopper
     from phyai_kernels.expert_loop_hopper import HopperExpertLoop
     from phyai_kernels.expert_weights import Mixing
+    from phyai_kernels.gated_delta_chunks import gated_delta_triton
     from phyai_kernels.prefix_attention_hopper import prefix_attention_hopper
 
     driver.set_active(NullDriver(GPUTarget("cuda", 90, 32)))
@@ -95,6 +96,10 @@ def compile_all():
     dense_hopper(make(968, 128), make(256, 128), make(968, 256))
     scales = Scales(make(968, dtype=torch.float32), make(33024, dtype=torch.float32))
     dense_hopper(make(968, 128, dtype=FP8), make(33024, 128, dtype=FP8), make(968, 16512), geglu=True, scales=scales)
+    for dtype in (torch.bfloat16, torch.float32):
+        heads, rates = make(1, 250, 16, 128, dtype=dtype), make(1, 250, 16, dtype=dtype)
+        constants, state = (make(16, dtype=torch.float32),) * 2, make(1, 16, 128, 128, dtype=torch.float32)
+        gated_delta_triton(heads, heads, heads, rates, rates, *constants, state, heads)
 
 
 if __name__ == "__main__":

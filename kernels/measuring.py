@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +12,7 @@ from torch import Tensor
 from phyai_kernels.dispatch import Dispatcher, describe_problem
 from phyai_kernels.op import Candidate, Op
 from phyai_kernels.profile import Profile
+from phyai_kernels.timing import time_us
 
 TOLERANCE = 0.05  # relative L2 to the reference: far above rounding, FP8 included, far below a mistake
 Told = Callable[[str, str], None]  # (operation, problem) that is measured next
@@ -58,9 +57,10 @@ class MeasuringDispatcher(Dispatcher):
             if not plain and self._prepare(call):
                 continue  # it consists of operations that nobody had asked for
             tell(call.op.name, call.problem)
-            expected = _expect(call)
+            before = call._replace(arguments=_copy(call.arguments), options=_copy(call.options))
+            expected = _expect(before)
             for candidate in self._able(call):
-                figure = self._judge(call, candidate, expected)
+                figure = self._refute(before, candidate, expected) or self._time(call, candidate)
                 self.profile.record(call.op.name, call.problem, candidate.name, figure)
         return self.profile
 
@@ -87,17 +87,29 @@ class MeasuringDispatcher(Dispatcher):
             candidate.run(*call.arguments, **call.options)
         return len(self.asked) > before
 
-    def _judge(self, call: Call, candidate: Candidate, expected: list[Tensor] | None) -> float | str:
-        """Microseconds, or in words why the candidate is out: a wrong result, no memory, no compiler."""
+    def _refute(self, call: Call, candidate: Candidate, expected: list[Tensor] | None) -> str | None:
+        """Why the result of a candidate cannot be used, or None."""
+        if expected is None:
+            return None
         try:
-            if expected is not None and (error := _error(_result(call, candidate), expected)) > TOLERANCE:
-                return f"wrong result, relative L2 {error:.1e}"
+            error = _error(_result(call, candidate), expected)
+        except RuntimeError as problem:
+            return _words(problem)
+        return f"wrong result, relative L2 {error:.1e}" if error > TOLERANCE else None
+
+    def _time(self, call: Call, candidate: Candidate) -> float | str:
+        """Microseconds, or in words why it cannot run: no memory, no compiler."""
+        try:
             if call.op.launch is None:
                 return time_us(lambda: candidate.run(*call.arguments, **call.options), self.device)
             made = candidate.run(*call.arguments, **call.options)
             return time_us(lambda: call.op.launch(made), self.device, calls=1)
-        except RuntimeError as error:
-            return str(error).partition("\n")[0][:200]
+        except RuntimeError as problem:
+            return _words(problem)
+
+
+def _words(problem: RuntimeError) -> str:
+    return str(problem).partition("\n")[0][:200]
 
 
 def _expect(call: Call) -> list[Tensor] | None:
@@ -147,39 +159,3 @@ def _tensors(value: Any) -> list[Tensor]:
         return [value]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
     return [tensor for item in items for tensor in _tensors(item)]
-
-
-def time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:
-    """Median microseconds of one call; on a GPU of `calls` captured in a graph, so that launching does not count."""
-    if device.type != "cuda":
-        return statistics.median(_spans_us(work, _nothing, runs))
-    graph = _capture(work, device, calls)
-    return statistics.median(_spans_us(graph.replay, torch.cuda.synchronize, runs)) / calls
-
-
-def _spans_us(work: Callable[[], Any], wait: Callable[[], Any], runs: int) -> list[float]:
-    spans = []
-    for _ in range(runs + 2):
-        wait()
-        start_ns = time.perf_counter_ns()
-        work()
-        wait()
-        spans.append((time.perf_counter_ns() - start_ns) * 1e-3)
-    return spans[2:]
-
-
-def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            work()
-    return graph
-
-
-def _nothing() -> None:
-    """A CPU call has ended when it returns."""

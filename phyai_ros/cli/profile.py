@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
@@ -54,6 +56,7 @@ def profile(
         raise CommandFailed(f"{policy.spec.name} has no kernels to choose from here: {left_out or 'it brings none'}")
     console.print(make_table(choices, measured))
     for choice in choices if explain else ():
+        console.print(f"\n[bold]{choice.op}[/]", escape(choice.problem), highlight=False, soft_wrap=True)
         console.print(explain_choice(choice, measured))
     tell_written(console, measured.save(folder))
     if json_file is not None:
@@ -78,17 +81,19 @@ def _load(
 def make_table(choices: Sequence[Choice], measured: Profile) -> Table:
     """One line per choice: what is taken."""
     table = Table(title=f"kernels on {measured.device}", title_justify="left", show_edge=False)
-    for column, width in (("operation", 16), ("taken", 15), ("us", 8), ("of", 2), ("call", 20)):
-        table.add_column(column, justify="right" if column in ("us", "of") else "left", no_wrap=True, min_width=width)
+    for column in ("operation", "taken", "us", "of"):
+        table.add_column(column, justify="right" if column in ("us", "of") else "left", no_wrap=True)
+    table.add_column("call")  # this one gives way where the terminal is narrow
     for choice in choices:
         time = _number(measured.times_us[choice.op][choice.problem].get(choice.taken))
-        table.add_row(choice.op, choice.taken, time, str(len(choice.reasons)), choice.problem)
+        call = Text(choice.problem, no_wrap=True, overflow="ellipsis")
+        table.add_row(choice.op, choice.taken, time, str(len(choice.reasons)), call)
     return table
 
 
 def explain_choice(choice: Choice, measured: Profile) -> Table:
     """One line per candidate, in the order of preference without measurements: why it is taken or not."""
-    table = Table(title=f"\n{choice.op}: {choice.problem}", title_justify="left", show_edge=False, show_header=False)
+    table = Table(show_edge=False, show_header=False)
     for name, justify in (("candidate", "left"), ("us", "right"), ("why", "left")):
         table.add_column(name, justify=justify, overflow="fold", min_width=15 if name == "candidate" else None)
     times = measured.times_us[choice.op][choice.problem]

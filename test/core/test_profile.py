@@ -103,7 +103,7 @@ def test_explain_says_of_each_candidate_why(tmp_path, capfd, monkeypatch):
     out = capfd.readouterr().out
     for words in ("flashinfer fa3", "refused: needs a CUDA device, not cpu", "taken: fastest", "not taken: slower"):
         assert words in out
-    assert "dense_geglu: float32[" in out and f"wrote {tmp_path / 'cpu.json'}" in out
+    assert "dense_geglu float32[" in out and f"wrote {tmp_path / 'cpu.json'}" in out
 
 
 def test_what_cannot_be_measured_is_told(tmp_path, capfd):

@@ -89,6 +89,15 @@ def test_a_candidate_with_a_wrong_result_is_never_chosen_however_fast(factor, wr
     assert choice.taken == "reference" and wrong in choice.reasons["doubtful"]
 
 
+def test_what_is_updated_in_place_is_compared_from_the_same_start():
+    """Timing one candidate changes the buffers; the next one is compared as if it had not."""
+    growing, x = Counted("growing", factor=1.5), torch.ones(3)
+    dispatcher = MeasuringDispatcher(CPU)
+    dispatcher.pick(Op("op", lambda x: x.mul_(1.5), first=(growing.candidate,)), x)
+    times = dispatcher.measure().times_us["op"][PROBLEM]
+    assert all(isinstance(figure, float) for figure in times.values()) and x[0] > 1e3
+
+
 def test_without_memory_for_the_reference_the_others_are_measured_all_the_same():
     def fail(x):
         raise RuntimeError("out of memory\nand much more")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from phyai_adapters._qwen3_5 import HybridSizes, HybridText
+from phyai_core.layers.transformer import linear_gelu, project_and_norm
 
 WINDOW = 2
 
@@ -61,9 +62,9 @@ class Attention(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(sizes.width, sizes.width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, P, D] -> [B, P, D]."""
+        """[B, P, D] -> what the output projection takes, [B, P, D]."""
         parts = (part(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self._parts)
-        return self.out_proj(scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
+        return scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
 
     @property
     def _parts(self) -> tuple[nn.Linear, ...]:
@@ -76,7 +77,7 @@ class FeedForward(nn.Module):
         self.fc1, self.fc2 = nn.Linear(sizes.width, sizes.mlp_width), nn.Linear(sizes.mlp_width, sizes.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(gelu(self.fc1(x), approximate="tanh"))
+        return self.fc2(linear_gelu(x, self.fc1))
 
 
 class Layer(nn.Module):
@@ -89,8 +90,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, P, D] -> [B, P, D]."""
-        x = x + self.self_attn(self.layer_norm1(x))
-        return x + self.mlp(self.layer_norm2(x))
+        mixed = self.self_attn(self.layer_norm1(x))
+        x, normed = project_and_norm(x, mixed, self.self_attn.out_proj, self.layer_norm2)
+        return x + self.mlp(normed)
 
 
 def gather_windows(x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -114,8 +116,8 @@ class WindowMerger(nn.Module):
         windows = gather_windows(x, grid)
         batch, count = windows.shape[:2]
         flat = windows.flatten(0, 1)
-        flat = flat + self.self_attn(self.layer_norm1(flat))
-        inner = gelu(self.linear_1(self.pre_norm(flat.flatten(1))), approximate="tanh")
+        flat = flat + self.self_attn.out_proj(self.self_attn(self.layer_norm1(flat)))
+        inner = linear_gelu(self.pre_norm(flat.flatten(1)), self.linear_1)
         return (flat.mean(1) + self.linear_2(inner)).unflatten(0, (batch, count))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from phyai_core.layers.rotary import Rotary, rotate
+from phyai_core.layers.transformer import linear_gelu, project_and_norm
 
 MERGE = 2  # side of the square of patches that become one token
 VISION_THETA, VISION_EPS = 1e4, 1e-6
@@ -59,10 +60,10 @@ class VisionAttention(nn.Module):
         self.qkv, self.proj = nn.Linear(sizes.width, 3 * sizes.width), nn.Linear(sizes.width, sizes.width)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """[B, P, D] -> [B, P, D]."""
+        """[B, P, D] -> what the projection takes, [B, P, D]."""
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, dim=-1))
         parts = (part.transpose(1, 2) for part in (rotate(q, rotary), rotate(k, rotary), v))
-        return self.proj(scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
+        return scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
 
 
 class FeedForward(nn.Module):
@@ -73,7 +74,7 @@ class FeedForward(nn.Module):
         self.linear_fc1, self.linear_fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear_fc2(gelu(self.linear_fc1(x), approximate="tanh"))
+        return self.linear_fc2(linear_gelu(x, self.linear_fc1))
 
 
 class VisionBlock(nn.Module):
@@ -86,8 +87,8 @@ class VisionBlock(nn.Module):
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         """[B, P, D] -> [B, P, D]."""
-        x = x + self.attn(self.norm1(x), rotary)
-        return x + self.mlp(self.norm2(x))
+        x, normed = project_and_norm(x, self.attn(self.norm1(x), rotary), self.attn.proj, self.norm2)
+        return x + self.mlp(normed)
 
 
 class Merger(nn.Module):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
 
 from phyai_core.layers.attention import attend
+from phyai_core.layers.transformer import linear_gelu, project_and_norm
 
 EPS = 1e-6
 
@@ -46,8 +46,8 @@ class SiglipBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1))
-        x = x + self.out(attend(q, k, v))
-        return x + self.fc2(gelu(self.fc1(self.norm2(x)), approximate="tanh"))
+        x, normed = project_and_norm(x, attend(q, k, v), self.out, self.norm2)
+        return x + self.fc2(linear_gelu(normed, self.fc1))
 
 
 class SiglipTower(nn.Module):

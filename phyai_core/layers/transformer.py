@@ -23,15 +23,18 @@ def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = E
     return torch.addcmul(shift, layer_norm(x, x.shape[-1:], eps=eps), scale)
 
 
-def project_and_norm(x: Tensor, mixed: Tensor, out: nn.Linear, eps: float = EPS) -> tuple[Tensor, Tensor]:
-    """x + out(mixed), and its LayerNorm without weights; [B, T, D] each. The kernel writes the sum over x."""
+def project_and_norm(
+    x: Tensor, mixed: Tensor, out: nn.Linear, norm: nn.LayerNorm | None = None
+) -> tuple[Tensor, Tensor]:
+    """x + out(mixed), and `norm` of it (None: without weights); [B, T, D] each. The kernel writes the sum over x."""
+    weight, shift, eps = (None, None, EPS) if norm is None else (norm.weight, norm.bias, norm.eps)
     if fuses(ADD_LAYER_NORM, x) and x.is_contiguous():
         rows = x.view(-1, x.shape[-1])
         normed, branch = torch.empty_like(rows), linear(mixed, out.weight).view(rows.shape)
-        ADD_LAYER_NORM.triton(rows, branch, out.bias, None, None, normed, eps)
+        ADD_LAYER_NORM.triton(rows, branch, out.bias, weight, shift, normed, eps)
         return x, normed.view(x.shape)
     x = x + out(mixed)
-    return x, layer_norm(x, x.shape[-1:], eps=eps)
+    return x, layer_norm(x, x.shape[-1:], weight, shift, eps)
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from phyai_kernels.add_rms_norm import ADD_RMS_NORM
 from phyai_kernels.measuring import MeasuringDispatcher
 from phyai_kernels.op import Candidate, Op
 
@@ -135,3 +136,15 @@ def test_what_only_prepares_is_measured_by_its_launches_made_of_the_fastest_part
     assert list(profile.times_us) == ["op", "plan"] and profile.times_us["plan"][PROBLEM]["reference"] >= 0
     assert len(launched) > 10 and all(launches == launched[0] for launches in launched)
     assert launched[0][0] is not part.first[0].run
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_kernels_and_references_are_timed_in_graphs():
+    device = torch.device("cuda")
+    x, branch, out = torch.randn(3, 64, 512, device=device, dtype=torch.bfloat16)
+    dispatcher = MeasuringDispatcher(device)
+    dispatcher.pick(ADD_RMS_NORM, x, branch, torch.zeros(512, device=device), out)
+    with torch.inference_mode():
+        ((_, times),) = dispatcher.measure().times_us[ADD_RMS_NORM.name].items()
+    assert set(times) == {"triton", "reference"} and 0 < times["triton"] < times["reference"]

@@ -127,6 +127,7 @@ class Adapter(ABC):
         """Launches of one whole inference over these buffers, by stage and in order: vision, prefix, denoise.
 
         The last one gives the latents at t = 1, [B, H, A']. {}: encode_prefix and denoise_step are run instead. Called
-        once for each static shape; the buffers stay the same ones, and a CUDA graph will hold what is launched.
+        once for each static shape; the buffers stay the same ones, and CUDA graphs will hold what is launched. The
+        first one reads inputs named `image.` alone: it is launched while the others are still on their way.
         """
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +40,10 @@ class Packing:
         """Views into a block of `size` bytes or more."""
         return {name: part.view(field.dtype).reshape(field.shape) for name, field, part in self._parts(block)}
 
+    def start(self, name: str) -> int:
+        """Where the array `name` begins, in bytes."""
+        return self._offsets[name]
+
     def tensors(self, block: Tensor) -> dict[str, Tensor]:
         """The same views into a uint8 tensor, on any device."""
         return {name: part.view(torch_dtype(field)).view(field.shape) for name, field, part in self._parts(block)}
@@ -62,13 +66,17 @@ def torch_dtype(field: Field) -> torch.dtype:
 
 
 class Staging:
-    """Inputs of one static shape: written row by row on the host, moved to the device in one copy.
+    """Inputs of one static shape: written row by row on the host, moved to the device in one copy or two.
 
     `host` are numpy views of pinned memory, `device` tensors of the same names. On a CPU both are the same memory.
     """
 
-    def __init__(self, fields: Mapping[str, Field], device: torch.device) -> None:
-        packing = Packing(fields)
+    def __init__(self, fields: Mapping[str, Field], device: torch.device, early: Callable[[str], bool]) -> None:
+        """`early(name)`: this array belongs to the part that can be moved before the rest."""
+        ordered = sorted(fields.items(), key=lambda field: not early(field[0]))
+        packing = Packing(dict(ordered))
+        starts = [packing.start(name) for name in packing.fields if not early(name)]
+        self._early_bytes = min(starts, default=packing.size)
         pinned = device.type == "cuda"
         self._host_block = torch.zeros(packing.size, dtype=torch.uint8, pin_memory=pinned)
         self._device_block = torch.zeros(packing.size, dtype=torch.uint8, device=device) if pinned else self._host_block
@@ -76,14 +84,25 @@ class Staging:
         self._host_tensors = packing.tensors(self._host_block)
         self.device = packing.tensors(self._device_block)
 
-    def upload(self, name: str | None = None) -> None:
-        """Start the copy of one array, or of all, on the current stream; a graph can hold it.
+    def upload(self) -> None:
+        """Start the copy on the current stream; a graph can hold it.
 
         `host` may be written again once the stream has passed it.
         """
-        if self._device_block is self._host_block:
-            return
-        here, there = self._host_block, self._device_block
-        if name is not None:
-            here, there = self._host_tensors[name], self.device[name]
-        there.copy_(here, non_blocking=True)
+        self._copy(self._host_block, self._device_block)
+
+    def upload_early(self) -> None:
+        """Only the part that can be moved before the rest."""
+        self._copy(self._host_block[: self._early_bytes], self._device_block[: self._early_bytes])
+
+    def upload_rest(self) -> None:
+        """The other part."""
+        self._copy(self._host_block[self._early_bytes :], self._device_block[self._early_bytes :])
+
+    def upload_one(self, name: str) -> None:
+        """One array."""
+        self._copy(self._host_tensors[name], self.device[name])
+
+    def _copy(self, here: Tensor, there: Tensor) -> None:
+        if self._device_block is not self._host_block:
+            there.copy_(here, non_blocking=True)

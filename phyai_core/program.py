@@ -62,20 +62,35 @@ class Program:
         embedding = self._adapter.embed_prompt(inputs)
         self._inputs.setdefault(PROMPT_EMBEDDING, torch.empty_like(embedding)).copy_(embedding)
 
+    @property
+    def needs_images_first(self) -> bool:
+        """`begin` computes something, and from images alone. Known after the first run."""
+        return bool(self._launches)
+
     def run(self) -> Tensor:
         """Latents [B, H, A'] of what is in the buffers."""
+        self.begin()
+        return self.finish()
+
+    def begin(self) -> None:
+        """The part of a run that needs no more than images: an adapter's first launch, where it brings some."""
         self._clock.mark("start")
         self._validity.begin(Lifetime.OBSERVATION)
         if self._launches is None:
             self._launches = self._adapter.fuse(self._inputs, self._given)
-        return self._run_launches() if self._launches else self._run_methods()
+        self._run_launches(slice(0, 1))
+
+    def finish(self) -> Tensor:
+        """The rest of it, after `begin`."""
+        return self._run_launches(slice(1, None)) if self._launches else self._run_methods()
 
     def end(self) -> None:
         """What was computed in between is no longer to be read: a graph will overwrite it."""
         self._validity.begin(Lifetime.OBSERVATION)
 
-    def _run_launches(self) -> Tensor:
-        for name, launch in self._launches.items():
+    def _run_launches(self, part: slice) -> Tensor | None:
+        latents = None
+        for name, launch in list(self._launches.items())[part]:
             latents = launch()
             self._clock.mark(name)
         return latents

@@ -81,9 +81,9 @@ class Runner:
         started_ns = time.perf_counter_ns()
         length = max(_prompt_length(job.inputs) for job in jobs)
         slot = self._find(length, len(jobs))
-        slot.stage([job._replace(inputs=self._pad(job.inputs, length)) for job in jobs])
-        staging_s = (time.perf_counter_ns() - started_ns) * 1e-9
         with self._on_stream():
+            slot.stage([job._replace(inputs=self._pad(job.inputs, length)) for job in jobs])
+            staging_s = (time.perf_counter_ns() - started_ns) * 1e-9
             latents = slot.run()
         return latents[: len(jobs)], {"staging": staging_s, **slot.stages_s}
 

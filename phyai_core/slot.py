@@ -1,4 +1,4 @@
-"""One static shape: buffers and, on a CUDA device, the graph from the staged inputs to the latents.
+"""One static shape: buffers and, on a CUDA device, the graphs from the staged inputs to the latents.
 
 Nothing in a slot depends on how a request is conditioned: the tables of RTC are inputs like the images.
 """
@@ -21,7 +21,7 @@ from phyai_core.sampler import Conditioning, conditioning_fields, write_conditio
 from phyai_core.stages import DeviceStageClock, HostStageClock
 from phyai_core.types import FloatArray
 
-TOKENS = "tokens"
+TOKENS, IMAGE = "tokens", "image."
 SLEPT_SHARE = 0.75
 WARM_UPS = 3  # before a capture: libraries choose their kernels and take their workspaces in the first runs
 
@@ -48,11 +48,13 @@ class Slot:
     ) -> None:
         self.batch = batch
         self.graph: torch.cuda.CUDAGraph | None = None
+        self._early_graph: torch.cuda.CUDAGraph | None = None  # what needs the images alone
+        self._begun = False  # it was launched for what is staged
         self._prompt_graph: torch.cuda.CUDAGraph | None = None
         self._device = device
         self._fields = {name: describe(tensor) for name, tensor in example.items()}
         inputs = {name: Field((batch, *field.shape[1:]), field.dtype) for name, field in self._fields.items()}
-        self._staging = Staging({**inputs, **conditioning_fields(adapter.spec, batch)}, device)
+        self._staging = Staging({**inputs, **conditioning_fields(adapter.spec, batch)}, device, _is_image)
         self._given = Conditioning.pick(self._staging.host)
         self._latents = torch.zeros(self._given.leftover.shape, pin_memory=device.type == "cuda")
         self._clock = DeviceStageClock() if device.type == "cuda" else HostStageClock()
@@ -68,13 +70,20 @@ class Slot:
         return self._clock.seconds()
 
     def stage(self, jobs: Sequence[Job]) -> None:
-        """Write the jobs into the buffers; rows that are left over repeat the last job. Raises ValueError on shapes."""
-        for row in range(self.batch):
-            job = jobs[min(row, len(jobs) - 1)]
-            arrays = {name: tensor.numpy() for name, tensor in job.inputs.items()}
+        """Write the jobs into the buffers; rows that are left over repeat the last job. Raises ValueError on shapes.
+
+        Images come first: the device starts on them while the rest is written.
+        """
+        rows = [jobs[min(row, len(jobs) - 1)] for row in range(self.batch)]
+        inputs = [{name: tensor.numpy() for name, tensor in job.inputs.items()} for job in rows]
+        for arrays in inputs:
             self._check(arrays)
-            for name, array in arrays.items():
-                self._write_input(name, row, array[0])
+        self._write_inputs(inputs, images=True)
+        if self._early_graph is not None:
+            self._early_graph.replay()
+            self._begun = True
+        self._write_inputs(inputs, images=False)
+        for row, job in enumerate(rows):
             write_conditioning(self._given, row, job.tables, job.noise)
 
     def run(self) -> FloatArray:
@@ -83,9 +92,12 @@ class Slot:
             self._program.keep_prompt(self._embed_prompt)
             self._compute()
         else:
+            if self._early_graph is not None and not self._begun:
+                self._early_graph.replay()
             if self._prompt_graph is not None:
                 self._program.keep_prompt(self._prompt_graph.replay)
             self.graph.replay()
+        self._begun = False
         self._wait()
         return self._latents.numpy().copy()
 
@@ -95,7 +107,11 @@ class Slot:
             self.run()
         if self._program.keeps_prompt:
             self._prompt_graph = self._record(self._embed_prompt, pool)
-        self.graph = self._record(self._compute, pool)
+        if self._program.needs_images_first:
+            self._early_graph = self._record(self._begin, pool)
+            self.graph = self._record(self._finish, pool)
+        else:
+            self.graph = self._record(self._compute, pool)
         self._program.end()
 
     def _record(self, launch: Callable[[], None], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
@@ -105,12 +121,20 @@ class Slot:
         return graph
 
     def _embed_prompt(self) -> None:
-        self._staging.upload(TOKENS)
+        self._staging.upload_one(TOKENS)
         self._program.embed_prompt()
 
     def _compute(self) -> None:
         self._staging.upload()
         self._latents.copy_(self._program.run(), non_blocking=True)
+
+    def _begin(self) -> None:
+        self._staging.upload_early()
+        self._program.begin()
+
+    def _finish(self) -> None:
+        self._staging.upload_rest()
+        self._latents.copy_(self._program.finish(), non_blocking=True)
 
     def _wait(self) -> None:
         """Sleep through most of the time the last run took, then spin without the interpreter's lock.
@@ -136,11 +160,18 @@ class Slot:
                     f"{_words(self._fields.get(name))}; the sizes a policy was configured with cannot change"
                 )
 
-    def _write_input(self, name: str, row: int, value: np.ndarray) -> None:
-        target = self._staging.host[name]
-        if name == TOKENS and not np.array_equal(target[row], value):
-            self._program.begin_prompt()
-        target[row] = value
+    def _write_inputs(self, inputs: Sequence[Mapping[str, np.ndarray]], images: bool) -> None:
+        for name in (name for name in self._fields if _is_image(name) == images):
+            target = self._staging.host[name]
+            for row, arrays in enumerate(inputs):
+                value = arrays[name][0]
+                if name == TOKENS and not np.array_equal(target[row], value):
+                    self._program.begin_prompt()
+                target[row] = value
+
+
+def _is_image(name: str) -> bool:
+    return name.startswith(IMAGE)
 
 
 def _words(field: Field | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -98,7 +99,6 @@ def _plain_load(dtype: str | None, against_float32: bool, fp8_prefix: bool) -> L
 def _start(recipe: EngineRecipe) -> tuple[Engine, dict[str, float]]:
     """An engine that has run once, and how long each part of that took."""
     from phyai_core.engine import blank_request
-    from phyai_ros.realtime import freeze_garbage
 
     times = [time.perf_counter()]
     engine = recipe.build()
@@ -107,7 +107,6 @@ def _start(recipe: EngineRecipe) -> tuple[Engine, dict[str, float]]:
     times.append(time.perf_counter())
     engine.infer(*blank_request(engine.spec))
     times.append(time.perf_counter())
-    freeze_garbage()  # as the node does
     parts = ("load", "capture", "first inference")
     return engine, {part: end - start for part, start, end in zip(parts, times, times[1:], strict=False)}
 
@@ -135,9 +134,12 @@ def _describe(engine: Engine) -> dict[str, Any]:
 
 def _measure(engine: Engine, runs: int, warm_up: int) -> dict[str, Any]:
     from phyai_core.bench import make_cases, measure_cases, memory_bytes, profile_kernels, prompts_for
+    from phyai_ros.realtime import freeze_garbage
 
     cases = list(make_cases(engine.spec, prompts_for(engine.adapter), engine.batch_sizes))
+    freeze_garbage()  # as the node does
     measure_cases(engine, cases, runs, warm_up)
+    gc.unfreeze()
     profile = profile_kernels(engine)
     return {
         "runs": runs,

@@ -16,6 +16,7 @@ from phyai_adapters._deployment import Options
 from phyai_adapters._paligemma import TINY, PiSizes
 from phyai_adapters.pi0 import Pi0
 from phyai_adapters.pi05 import Pi05
+from phyai_core.bench import random_observation
 from phyai_core.engine import Engine, blank_observation
 from phyai_core.layers.gemma import GemmaSizes
 from phyai_core.layers.siglip import SiglipSizes
@@ -91,7 +92,7 @@ def make_inputs(adapter, image_masks, words):
 def make_given(adapter, modes):
     """One request for each mode, tied to what is left of a chunk; one dim is left out."""
     spec, generator = adapter.spec, np.random.default_rng(5)
-    arrays = Staging(conditioning_fields(spec, len(modes)), CPU).host
+    arrays = Staging(conditioning_fields(spec, len(modes)), CPU, lambda name: False).host
     for row, mode in enumerate(modes):
         latent = generator.standard_normal((4, spec.latent_dim), dtype=np.float32)
         leftover = Leftover(latent, latent[:, : spec.action_dim], 2, 3)
@@ -226,9 +227,10 @@ class TestOnAGpu:
 
     def test_a_graph_gives_the_bytes_of_the_launches_again_and_again(self, adapter):
         tables, noise = tables_for(RtcConfig("none"), adapter.spec, None), np.ones(adapter.spec.noise_shape, np.float32)
-        request = (blank_observation(adapter.spec), tables, noise)
-        eager = Engine(adapter, adapter.device, use_graphs=False).infer(*request).latent
-        graph = Engine(adapter, adapter.device)
+        seen = [random_observation(adapter.spec, prompt, seed) for seed, prompt in enumerate(("go", "go", "come"))]
+        eager, graph = Engine(adapter, adapter.device, use_graphs=False), Engine(adapter, adapter.device)
+        expected = [eager.infer(obs, tables, noise).latent for obs in seen]
         graph.warm_up(1)
-        for _ in range(20):
-            assert np.array_equal(graph.infer(*request).latent, eager)
+        for run in range(21):
+            assert np.array_equal(graph.infer(seen[run % 3], tables, noise).latent, expected[run % 3])
+        assert not np.array_equal(expected[0], expected[1]) and not np.array_equal(expected[1], expected[2])

@@ -201,7 +201,8 @@ def test_the_command_writes_every_figure(tmp_path, capfd):
         assert set(row["stages_ms"]) == {"preprocess", "prefix", "denoise", "postprocess"}
     floor = report["floor"]
     assert floor["ms"] == pytest.approx(sum(stage["ms"] for stage in floor["stages"].values()))
-    assert set(report["start_s"]) == {"load", "capture", "first inference"} and report["kernels_per_chunk"] is None
+    assert set(report["start_s"]) == {"import", "load", "capture", "first inference"}
+    assert report["kernels_per_chunk"] is None
     assert "fixed prompt" in capfd.readouterr().out
 
 

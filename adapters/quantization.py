@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,16 @@ def check_quantizable(name: str, scheme: str) -> None:
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, checkpoint: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `out` when all went well and is gone otherwise. Raises ValueError."""
     if out.exists():
         raise ValueError(f"{out} exists; give a folder that does not, or remove it")
-    partial = out.with_name(f"{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        yield partial
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    if checkpoint.resolve() in out.resolve().parents:
+        raise ValueError(f"{out} is inside of {checkpoint}, which is copied; give a folder beside it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent) as scratch:
+        yield Path(scratch) / out.name
+        (Path(scratch) / out.name).rename(out)
 
 
 @torch.no_grad()
@@ -88,6 +88,7 @@ def write_quantized(checkpoint: Path, name: str, folder: Path, device: torch.dev
         for key in keys:
             tensors.update(_convert(weights, key, canonical_key(key, name) in wanted, device))
         save_file(tensors, folder / file.name, metadata={"format": "pt"})
+        shutil.copymode(file, folder / file.name)
         places.update(dict.fromkeys(tensors, file.name))
         after += sum(tensor.nbytes for tensor in tensors.values())
     if len(weights.files) > 1:

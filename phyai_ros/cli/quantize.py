@@ -43,7 +43,7 @@ def quantize(
 
     name, where, console = adapter or detect_adapter(checkpoint), resolve_device(device), make_console()
     work.check_quantizable(name, scheme)
-    with work.new_folder(out) as folder:
+    with work.new_folder(out, checkpoint) as folder:
         expected = work.sample_chunks(load_adapter(name, checkpoint, where), where, io)
         written = work.write_quantized(checkpoint, name, folder, where)
         errors = work.relative_errors(work.sample_chunks(load_adapter(name, folder, where), where, io), expected)

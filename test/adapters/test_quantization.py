@@ -88,6 +88,7 @@ def test_only_large_weights_of_the_prefix_change_and_every_file_comes_along(tmp_
         restored = after[key].float() * after[f"{key}_scale"][:, None]
         assert relative_error(restored, before[key]) < 0.04
     assert (out / "assets" / "note.txt").read_text() == "kept"
+    assert (out / "model.safetensors").stat().st_mode == (source / "model.safetensors").stat().st_mode
     assert {file.name for file in source.iterdir()} | {"quantization.json"} == {file.name for file in out.iterdir()}
 
 
@@ -129,7 +130,9 @@ def test_actions_that_are_no_numbers_are_refused_even_by_force(tmp_path, capfd):
 
 def test_mistakes_are_told_before_anything_is_computed(tmp_path, capfd):
     (tmp_path / "there").mkdir()
+    inside = MODELS / "pi05" / "fp8"
     for arguments, words in (
+        ((MODELS / "pi05", inside), "is inside of"),
         ((MODELS / "pi05", tmp_path / "there"), "exists; give a folder that does not"),
         ((MODELS / "pi05", tmp_path / "new", "--scheme", "int3"), "'int3' is unknown; allowed: fp8-prefix"),
         (
@@ -139,7 +142,7 @@ def test_mistakes_are_told_before_anything_is_computed(tmp_path, capfd):
     ):
         assert quantize(*arguments) == 2
         assert words in capfd.readouterr().err
-    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "new").exists() and not inside.exists()
 
 
 def test_a_rounded_checkpoint_is_not_rounded_again_and_a_foreign_scheme_not_guessed(tmp_path, capfd):

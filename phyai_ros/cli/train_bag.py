@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from phyai_ros.cli.summary import write_json
 from phyai_ros.parameters import build_settings
+from phyai_ros.replay.figures import plain
 from phyai_ros.replay.params_file import read_params_file
 from phyai_ros.replay.train_bag import HELD_OUT_FILE, BagTraining, train_on_bag
 
@@ -36,9 +36,11 @@ def train_on(
         made = train_on_bag(bag, build_settings(read_params_file(params)), config, out, show)
     episodes = f"{made['episodes']} episodes ({made['samples']} moments), {made['held_out_episodes']} kept out"
     trust = ", ".join(f"{name} {share:.2f}" for name, share in made["trust"].items())
-    lines = [f"learned from {episodes}", f"trust in the prediction of each joint: {trust}", f"checkpoint: {out}"]
+    lines = [f"learned from {episodes}", f"trust in the prediction of each joint: {trust}"]
+    lines.append(f"cross-validated error / error of holding still: {made['cross_validated_ratio']:.2f}")
+    lines.append(f"checkpoint: {out}")
     if made["held_out_episodes"]:
         lines.append(f"judge it: phyai-ros replay {out / HELD_OUT_FILE} --params {params} --checkpoint {out}")
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     if json_file is not None:
-        write_json(json_file, {**made, "loss": made["loss"] if math.isfinite(made["loss"]) else None})
+        write_json(json_file, plain(made))

@@ -40,7 +40,10 @@ def _find_differences(metadata: Any, settings: Settings) -> list[str]:
     parameters = getattr(metadata, "parameters", "")
     if not parameters:  # recorded before the message had them
         return [*found, "the hash of its parameters is another"]
-    before, now = (_flatten(json.loads(text)) for text in (parameters, describe_settings(settings)))
+    before, now, usual = (
+        _flatten(json.loads(text)) for text in (parameters, describe_settings(settings), describe_settings(Settings()))
+    )
+    before = {name: value for name, value in usual.items() if name not in before} | before  # parameters of today
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return found + [f"{name} was {_show(before.get(name))} and is {_show(now.get(name))}" for name in names]
 

@@ -85,6 +85,7 @@ def make_report(
     found = find_in_log(result, limits) if result is not None else []
     findings = sorted([*quality.findings, *found, *remarks], key=lambda f: (f.time_s, LEVELS.index(f.level), f.topic))
     figures = describe_result(result, limits) if result is not None else None
+    before = describe_result(baseline, limits) if baseline is not None else None
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     numbers = flatten(figures or {}) | flatten(quality.to_dict()) | flatten({"findings": counts})
     outcomes = judge(requirements, numbers)
@@ -93,11 +94,11 @@ def make_report(
         duration_s,
         quality,
         tuple(findings),
-        give_verdict(figures, findings, outcomes),
+        give_verdict(figures, findings, outcomes, before),
         tuple(outcomes),
         tuple(about),
         result,
         figures,
-        describe_result(baseline, limits) if baseline is not None else None,
+        before,
         strip,
     )

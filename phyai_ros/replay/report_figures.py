@@ -41,7 +41,7 @@ def draw_commands(log: ActionLog, track: Track | None) -> Figure:
         for index, panel in enumerate(panels[:-1]):
             _draw_joint(panel, log, track, index)
         _draw_states(panels[-1], log)
-        panels[0].legend(loc="upper right", ncols=2, fontsize=8)
+        panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)  # above, where nothing is drawn
         panels[-1].set_xlabel("bag time (s)")
     return figure
 

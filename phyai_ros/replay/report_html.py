@@ -76,14 +76,15 @@ def render_quality(report: QualityReport) -> str:
     rows = []
     for topic in report.topics:
         times = topic.times
-        periods = _joined(times.period_p50_s, times.period_p99_s, times.period_max_s)
-        delays = _joined(times.delay_p50_s, times.delay_p99_s)
+        periods = join_ms(times.period_p50_s, times.period_p99_s, times.period_max_s)
+        delays = join_ms(times.delay_p50_s, times.delay_p99_s)
         pictures = ", ".join(topic.formats)
         rows.append((topic.topic.name, topic.topic.type, topic.topic.count, times.rate_hz, periods, delays, pictures))
     return render_table(head, rows)
 
 
-def _joined(*seconds: float) -> str:
+def join_ms(*seconds: float) -> str:
+    """Milliseconds with slashes in between; empty where they are not known."""
     return "" if math.isnan(seconds[0]) else " / ".join(f"{1e3 * value:.1f}" for value in seconds)
 
 

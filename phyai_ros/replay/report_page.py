@@ -111,7 +111,10 @@ def _joints(comparison: Comparison) -> str:
 
 def _gripper(comparison: Comparison) -> str:
     events = comparison.gripper
-    rows = [(event.time_s, "closes" if event.closes else "opens", event.offset_s) for event in events]
+    rows = [
+        (event.time_s, "closes" if event.closes else "opens", "never" if _unknown(event.offset_s) else event.offset_s)
+        for event in events
+    ]
     return render_table(("bag time (s)", "recorded", "replay later by (s)"), rows)
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phyai_ros.replay.report import Report
+from phyai_ros.replay.report_html import join_ms
 from phyai_ros.replay.report_page import ROWS, look_up
 
 STYLES = {"pass": "bold green", "look": "bold yellow", "fail": "bold red"}
@@ -29,25 +30,27 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _print_data(report: Report, console: Console) -> None:
-    table = Table(title=f"{report.title}: data", title_justify="left", show_edge=False)
+    table = Table(
+        title=report.title if report.figures is None else "Data of the bag", title_justify="left", show_edge=False
+    )
     table.add_column("topic", overflow="fold")
-    for head in ("messages", "rate Hz", "period p50", "p99", "max", "delay p50", "p99 (ms)"):
-        table.add_column(head, justify="right")
+    for head in ("messages", "Hz", "period (ms)\np50 / p99 / max", "delay (ms)\np50 / p99"):
+        table.add_column(head, justify="right", no_wrap=True)
     for topic in report.quality.topics:
         times = topic.times
         table.add_row(
             escape(topic.topic.name),
             str(times.count),
             _number(times.rate_hz),
-            *(_milliseconds(value) for value in (times.period_p50_s, times.period_p99_s, times.period_max_s)),
-            *(_milliseconds(value) for value in (times.delay_p50_s, times.delay_p99_s)),
+            join_ms(times.period_p50_s, times.period_p99_s, times.period_max_s),
+            join_ms(times.delay_p50_s, times.delay_p99_s),
         )
     console.print(table)
 
 
 def _print_figures(report: Report, console: Console) -> None:
     columns = [report.figures] if report.baseline is None else [report.baseline, report.figures]
-    table = Table(title="Replay", title_justify="left", show_edge=False)
+    table = Table(title=report.title, title_justify="left", show_edge=False)
     table.add_column("")
     for column in columns:
         table.add_column(escape(column["scenario"]), justify="right")
@@ -87,7 +90,3 @@ def _number(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{1e3 * seconds:.1f}"

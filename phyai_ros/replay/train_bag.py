@@ -21,6 +21,7 @@ from phyai_adapters.flow_tiny_checkpoint import FlowTinyConfig, write_checkpoint
 from phyai_core.types import Feature
 from phyai_ros.replay.bag import Bag
 from phyai_ros.replay.bag_writer import BagWriter
+from phyai_ros.replay.cross_validation import CrossValidation, cross_validate
 from phyai_ros.replay.demonstrations import IMAGE_SIZE, Demonstrations, Episode, make_samples, read_demonstrations
 from phyai_ros.replay.topics import NodeName
 from phyai_ros.settings import Settings
@@ -29,8 +30,11 @@ from phyai_ros.sim.flow_matching import Normalised, Schedule, fit
 
 METRES, PLAIN = ("x", "y", "z"), ("gripper",)  # names of a pose; everything else is an angle
 HELD_OUT_FILE = "held_out.mcap"
-AUGMENTATION = {"noise_draws": 16, "state_noise": 1.0, "shift_px": 32, "brightness": 0.9, "ema_decay": 0.99}
-LEAST_TRUST = 0.05  # a joint without any would have no scale
+AUGMENTATIONS = {  # how pictures and states are changed while learning, so that none is learned by heart
+    "light": {"state_noise": 0.02, "shift_px": 1, "brightness": 0.1},
+    "medium": {"state_noise": 0.3, "shift_px": 8, "brightness": 0.4},
+    "strong": {"state_noise": 1.0, "shift_px": 32, "brightness": 0.9},
+}
 NOISES = 4  # draws per moment when predictions are judged
 
 
@@ -38,8 +42,8 @@ NOISES = 4  # draws per moment when predictions are judged
 class BagTraining:
     """`horizon` rows per chunk; of the episodes the last `held_out` are kept for judging.
 
-    With one denoise step a chunk is the mean of what the demonstrations do, which is what few of them can teach. Strong
-    augmentation keeps the network from learning pictures by heart.
+    With one denoise step a chunk is the mean of what the demonstrations do, which is what few of them can teach.
+    `augmentation` and `steps` are those that tools/choose_bag_training.py found best on the episodes to learn from.
     """
 
     horizon: int = 8
@@ -52,6 +56,7 @@ class BagTraining:
     condition: int = 16
     blocks: int = 2
     learning_rate: float = 2e-3
+    augmentation: str = "strong"
     folds: int = 4  # of the cross-validation that says how far each joint's prediction can be trusted
     fold_steps: int = 400
 
@@ -64,15 +69,11 @@ def train_on_bag(
     `on_step(step, loss)` hears the progress. Raises ValueError where the bag does not hold what is needed.
     """
     torch.set_num_threads(1)
-    node = NodeName()
-    key = _only_camera(settings)
     with Bag(bag_path) as bag:
-        camera, joints = (
-            node.resolve(t) for t in (settings.cameras.by_key[key].topic, settings.inputs.joint_states_topic)
-        )
-        shown = read_demonstrations(bag, camera, joints)
-        taught, kept = _split(bag, shown, config.held_out)
-        trust = find_trust(taught, shown, key, config, on_step)
+        shown, taught, key = open_episodes(bag, settings, config.held_out)
+        kept = shown.episodes[len(taught) :]
+        validated = validate(taught, shown, key, config, on_step)
+        trust = np.ones(len(shown.names)) if validated is None else validated.trust()
         samples = make_samples(taught, config.horizon)
         network, description, loss = _fit(samples, shown, key, config, on_step)
         write_checkpoint(out_dir, scale(description, trust), network.state_dict())
@@ -85,21 +86,25 @@ def train_on_bag(
         "samples": len(samples),
         "dt_s": shown.dt_s,
         "loss": loss,
+        "cross_validated_ratio": math.nan if validated is None else validated.ratio,
         "trust": dict(zip(shown.names, trust.tolist(), strict=True)),
     }
+
+
+def open_episodes(bag: Bag, settings: Settings, held_out: int) -> tuple[Demonstrations, Sequence[Episode], str]:
+    """All that the bag shows, the episodes to learn from, and the key of the camera."""
+    key, node = _only_camera(settings), NodeName()
+    topics = (settings.cameras.by_key[key].topic, settings.inputs.joint_states_topic)
+    shown = read_demonstrations(bag, *map(node.resolve, topics))
+    if not 0 <= held_out < len(shown.episodes):
+        raise ValueError(f"--held-out is {held_out}; {bag.path} has {len(shown.episodes)} episodes, keep fewer out.")
+    return shown, shown.episodes[: len(shown.episodes) - held_out], key
 
 
 def _only_camera(settings: Settings) -> str:
     if len(settings.cameras.keys) != 1:
         raise ValueError(f"cameras.keys is {list(settings.cameras.keys)}; allowed is one camera: the policy sees one.")
     return settings.cameras.keys[0]
-
-
-def _split(bag: Bag, shown: Demonstrations, held_out: int) -> tuple[Sequence[Episode], Sequence[Episode]]:
-    if not 0 <= held_out < len(shown.episodes):
-        raise ValueError(f"--held-out is {held_out}; {bag.path} has {len(shown.episodes)} episodes, keep fewer out.")
-    first_kept = len(shown.episodes) - held_out
-    return shown.episodes[:first_kept], shown.episodes[first_kept:]
 
 
 def _fit(
@@ -110,37 +115,35 @@ def _fit(
     torch.manual_seed(config.seed)
     network = FlowTinyNetwork(description)
     averaged = copy.deepcopy(network).requires_grad_(False)
-    schedule = Schedule(steps=config.steps, batch=config.batch, learning_rate=config.learning_rate, **AUGMENTATION)
+    schedule = Schedule(
+        steps=config.steps,
+        batch=config.batch,
+        learning_rate=config.learning_rate,
+        noise_draws=16,
+        ema_decay=0.99,
+        **AUGMENTATIONS[config.augmentation],
+    )
     loss = math.nan
     for step, loss in enumerate(fit(network, averaged, data, schedule, config.seed), 1):
         on_step(step, loss)
     return averaged, description, loss
 
 
-def find_trust(
+def validate(
     episodes: Sequence[Episode],
     shown: Demonstrations,
     camera_key: str,
     config: BagTraining,
     on_step: Callable[[int, float], None],
-) -> NDArray[np.float64]:
-    """The share [A] of its prediction that fits each joint best, by least squares on episodes not learned from.
-
-    1 where the prediction is good as it is, near 0 where it knows nothing and standing still is as good.
-    """
-    folds = min(config.folds, len(episodes))
-    if folds < 2:
-        return np.ones(len(shown.names))
+) -> CrossValidation | None:
+    """How policies taught by `fold_steps` foretell episodes that they were not taught with."""
     short = replace(config, steps=min(config.steps, config.fold_steps))
-    alike, size = np.zeros(len(shown.names)), np.zeros(len(shown.names))
-    for fold in range(folds):
-        taught = [episode for index, episode in enumerate(episodes) if index % folds != fold]
-        judged = make_samples(episodes[fold::folds], config.horizon)
-        network, description, _ = _fit(make_samples(taught, config.horizon), shown, camera_key, short, on_step)
-        predicted = _predict(network, description, judged, config.seed)  # [noise, N, H, A]
-        alike += (predicted * judged.actions).sum((0, 1, 2))
-        size += (predicted**2).sum((0, 1, 2))
-    return np.clip(alike / size, LEAST_TRUST, 1.0)
+
+    def predict(taught: Samples, judged: Samples) -> NDArray[np.float64]:
+        network, description, _ = _fit(taught, shown, camera_key, short, on_step)
+        return _predict(network, description, judged, config.seed)
+
+    return cross_validate(episodes, config.folds, config.horizon, predict)
 
 
 @torch.no_grad()

@@ -25,14 +25,22 @@ class Verdict:
         return WORDS[self.grade]
 
 
-def give_verdict(figures: dict[str, Any] | None, findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> Verdict:
-    """`figures` of the replay (figures.describe_result); None where only the data were looked at."""
+def give_verdict(
+    figures: dict[str, Any] | None,
+    findings: Sequence[Finding],
+    outcomes: Sequence[Outcome],
+    baseline: dict[str, Any] | None = None,
+) -> Verdict:
+    """`figures` of the replay (figures.describe_result); None where only the data were looked at. `baseline` are those
+    without the changes of a what-if."""
     levels = [finding.level for finding in findings]
     failed = [outcome for outcome in outcomes if not outcome.met]
     grade = "fail" if failed or "error" in levels else "look" if "warning" in levels else "pass"
     sentences = [f"Required, but {outcome}." for outcome in failed]
     if figures is not None:
-        sentences += [_tell_motion(figures), _tell_time(figures["timing"]), *_tell_likeness(figures)]
+        sentences += [_tell_motion(figures), _tell_time(figures["timing"])]
+        sentences += [_tell_change(baseline, figures)] if baseline is not None else []
+        sentences += _tell_likeness(figures)
     counts = [
         f"{levels.count(level)} {level}{'s' * (levels.count(level) != 1)}" for level in ("error", "warning", "note")
     ]
@@ -64,6 +72,13 @@ def _tell_time(timing: dict[str, Any]) -> str:
         f"With an inference of {timing['l_inference']['p50']:.3g} s (p99 {timing['l_inference']['p99']:.3g} s) for a "
         f"window of {timing['l_env']:.3g} s, {kept}: X {timing['x']:.3g}, Y {timing['y']:.3g}."
     )
+
+
+def _tell_change(before: dict[str, Any], after: dict[str, Any]) -> str:
+    ticks = f"starved ticks {before['starved_ticks']} to {after['starved_ticks']}"
+    counts = [f"{name} {before[name]} to {after[name]}" for name in ("holds", "stops")]
+    ratios = [f"{name.upper()} {before['timing'][name]:.3g} to {after['timing'][name]:.3g}" for name in ("x", "y")]
+    return f"From {before['scenario']} to {after['scenario']}: {', '.join([*ratios, *counts, ticks])}."
 
 
 def _tell_likeness(figures: dict[str, Any]) -> list[str]:

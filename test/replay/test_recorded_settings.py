@@ -73,6 +73,14 @@ def test_of_many_differences_a_few_are_named(tmp_path):
     assert found.text.count(" was ") == MOST_NAMED and found.text.endswith("and 1 more")
 
 
+def test_a_parameter_that_came_later_is_no_difference_unless_it_is_set(tmp_path):
+    parameters = json.loads(describe_settings(settings_of()))
+    del parameters["inputs"]["slop_s"]
+    path = write(tmp_path, PolicyMetadata(config_hash="of then", parameters=json.dumps(parameters)))
+    assert finding_in(path, settings_of()) is None
+    assert "inputs.slop_s was 0.1 and is 0.3" in finding_in(path, settings_of(inputs__slop_s=0.3)).text
+
+
 def test_the_settings_of_the_last_configure_count(tmp_path):
     path = write(tmp_path, told(settings_of(inference__seed=7)), told(settings_of()))
     assert finding_in(path, settings_of()) is None

@@ -74,6 +74,8 @@ def test_a_what_if_stands_beside_the_run_as_it_is(made, tmp_path):
     before, after = report["without_changes"], report["replay"]
     assert before["timing"]["x"] == pytest.approx(12.0) and after["timing"]["x"] == pytest.approx(0.24 / 0.52)
     assert before["timing"]["y"] > after["timing"]["y"] and before["chunks"] > after["chunks"]
+    (told,) = [sentence for sentence in report["verdict"]["sentences"] if sentence.startswith("From latency 0.02 s to")]
+    assert "X 12 to 0.462" in told and f"holds 0 to {after['holds']}" in told
 
 
 def test_another_mode_is_a_what_if_too(made, tmp_path):

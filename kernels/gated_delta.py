@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from phyai_kernels.gated_delta_chunks import EPS, gated_delta_triton
-from phyai_kernels.op import Candidate, Op, triton
+from phyai_kernels.op import Candidate, Op
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 
@@ -53,12 +53,8 @@ def gated_delta_reference(
         out[:, t] = torch.einsum("bnkv,bnk->bnv", state, q[:, t])
 
 
-def refuse_triton(device: torch.device, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> str | None:
-    """Why the Triton kernels cannot take these heads on `device`, or None."""
-    if triton is None:
-        return "Triton is not installed"
-    if device.type != "cuda":
-        return f"needs a CUDA device, not {device.type}"
+def gated_delta_limits(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> str | None:
+    """Why the Triton kernels cannot take these heads, or None."""
     if wrong := [dim for dim in (k.shape[-1], v.shape[-1]) if dim not in HEAD_DIMS]:
         return f"heads of {wrong[0]}; it takes {', '.join(map(str, HEAD_DIMS))}"
     return None
@@ -68,11 +64,5 @@ def _keep_shapes(*_: Any) -> None:
     """On the meta device there are only shapes, and `out` has its own already."""
 
 
-GATED_DELTA = Op(
-    "gated_delta",
-    gated_delta_reference,
-    first=(
-        Candidate("shapes", _keep_shapes, lambda device, *_: None if device.type == "meta" else "numbers are wanted"),
-        Candidate("triton", gated_delta_triton, refuse_triton),
-    ),
-)
+SHAPES = Candidate("shapes", _keep_shapes, lambda device, *_: None if device.type == "meta" else "numbers are wanted")
+GATED_DELTA = Op("gated_delta", gated_delta_reference, gated_delta_triton, first=(SHAPES,), limits=gated_delta_limits)

@@ -53,6 +53,7 @@ class Op:
     """One operation. `reference` runs on every device; `triton` gives the same result on CUDA devices.
 
     Without measurements candidates are preferred in this order: `first`, the Triton kernel, `others`, the reference.
+    `limits(*arguments)` says which calls the Triton kernel is not for, wherever they run, or None.
     Where candidates only prepare something, `launch` runs what they gave, and that is what is measured.
     """
 
@@ -62,20 +63,24 @@ class Op:
     first: tuple[Candidate, ...] = ()
     others: tuple[Candidate, ...] = ()
     launch: Callable[[Any], Any] | None = None
+    limits: Callable[..., str | None] = lambda *_, **__: None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every candidate in the order of preference without measurements; the last one always can."""
-        kernel = () if self.triton is None else (Candidate("triton", self.triton, _refuse_triton),)
+        kernel = () if self.triton is None else (Candidate("triton", self.triton, self.refuse),)
         return (*self.first, *kernel, *self.others, Candidate("reference", self.reference, lambda *_, **__: None))
 
-    def refuse(self, device: torch.device) -> str | None:
-        """Why the Triton kernel cannot run on `device`, or None."""
-        return "it has no Triton kernel" if self.triton is None else _refuse_triton(device)
+    def refuse(self, device: torch.device, *arguments: Any, **options: Any) -> str | None:
+        """Why the Triton kernel cannot run on `device`, or not take these arguments where they are given, or None."""
+        if self.triton is None:
+            return "it has no Triton kernel"
+        reason = _refuse_triton(device)
+        return self.limits(*arguments, **options) if reason is None and arguments else reason
 
-    def available(self, device: torch.device) -> bool:
-        """True when the Triton kernel can run on `device`."""
-        return self.refuse(device) is None
+    def available(self, device: torch.device, *arguments: Any) -> bool:
+        """True when the Triton kernel can run on `device`, with these arguments where they are given."""
+        return self.refuse(device, *arguments) is None
 
     def pick(self, device: torch.device) -> Callable[..., Any]:
         """The implementation to use on `device`. Both compute on that device; nothing moves."""
@@ -87,7 +92,7 @@ class Op:
         return next(able).run
 
 
-def _refuse_triton(device: torch.device, *_: Any, **__: Any) -> str | None:
+def _refuse_triton(device: torch.device) -> str | None:
     if triton is None:
         return "Triton is not installed"
     return None if device.type == "cuda" else f"needs a CUDA device, not {device.type}"

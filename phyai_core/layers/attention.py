@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from phyai_core.layers.fusing import fuses
 from phyai_kernels.masked_softmax import MASKED_SOFTMAX
+from phyai_kernels.small_attention import SMALL_ATTENTION
 
 # Folded ones; for so few, torch's fused kernels leave most of a GPU idle (H200, 400 queries, 1018 keys: 56 us to 16).
 FEW_QUERIES = 1024
@@ -22,11 +23,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None = None) -> T
 
     A mask [B, Q, S] says it per query. Scores are scaled by K^-0.5. Every query must see at least one key.
     """
+    mask = key_mask[:, None] if key_mask is not None and key_mask.ndim == 2 else key_mask
+    if fuses(SMALL_ATTENTION, q, k, v, mask):
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        SMALL_ATTENTION.triton(q, k, v, mask, out)
+        return out.flatten(2)
     batch, queries, heads, dim = q.shape
     shared = k.shape[2]
     q = q.view(batch, queries, shared, heads // shared, dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(batch, shared, heads // shared * queries, dim)
-    mask = key_mask[:, None] if key_mask is not None and key_mask.ndim == 2 else key_mask
     by_products = q.is_cuda and not q.requires_grad and mask is not None and q.shape[2] <= FEW_QUERIES
     attention = attend_by_products if by_products else _attend_at_once
     out = attention(q, k.transpose(1, 2), v.transpose(1, 2), mask)

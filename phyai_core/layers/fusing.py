@@ -8,6 +8,11 @@ from torch import Tensor
 from phyai_kernels.op import Op
 
 
-def fuses(op: Op, x: Tensor) -> bool:
-    """`op` has a kernel for the device of `x`, nobody will differentiate, and torch.compile is not fusing by itself."""
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and op.available(x.device)
+def fuses(op: Op, x: Tensor, *more: Tensor | None) -> bool:
+    """`op` has a kernel for `x` and `more`, nobody will differentiate, and torch.compile is not fusing by itself.
+
+    What limits a kernel is looked at where `more` is given: x and more are then the first arguments of the operation.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return op.available(x.device, *((x, *more) if more else ()))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from comparison import assert_agrees, draw, poisoned, relative_error
 
-from phyai_kernels.gated_delta import GATED_DELTA, refuse_triton
+from phyai_kernels.gated_delta import GATED_DELTA
 from phyai_kernels.gated_delta_chunks import CHUNK, gated_delta_triton
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -106,9 +106,9 @@ def test_two_calls_go_on_where_one_would(generator, where):
 def test_heads_that_do_not_fit_are_refused_with_what_fits():
     cuda = torch.device("cuda")
     x, odd = torch.empty(1, 4, 2, 64), torch.empty(1, 4, 2, 48)
-    assert refuse_triton(cuda, x, x, x) is None
-    assert refuse_triton(cuda, odd, odd, x) == "heads of 48; it takes 16, 32, 64, 128, 256"
-    assert refuse_triton(cuda, x, x, odd).startswith("heads of 48")
-    assert refuse_triton(torch.device("cpu"), x, x, x) == "needs a CUDA device, not cpu"
+    assert GATED_DELTA.refuse(cuda, x, x, x) is None
+    assert GATED_DELTA.refuse(cuda, odd, odd, x) == "heads of 48; it takes 16, 32, 64, 128, 256"
+    assert GATED_DELTA.refuse(cuda, x, x, odd).startswith("heads of 48")
+    assert GATED_DELTA.refuse(torch.device("cpu"), x, x, x) == "needs a CUDA device, not cpu"
     assert GATED_DELTA.choose(cuda, x, x, x) is gated_delta_triton
     assert GATED_DELTA.choose(cuda, odd, odd, x) is GATED_DELTA.reference

@@ -1,4 +1,4 @@
-"""Operations that only move data: error against the reference, time, bandwidth over buffers larger than the cache."""
+"""Operations that mostly move data or wait: error, time, bandwidth over buffers larger than the cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from gpu_bench.timing import replay_times
 from phyai_kernels.add_layer_norm import ADD_LAYER_NORM
 from phyai_kernels.add_rms_norm import ADD_RMS_NORM
 from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.gated_delta import GATED_DELTA
 from phyai_kernels.gated_rms_norm import GATED_RMS_NORM
 from phyai_kernels.geglu import GEGLU
 from phyai_kernels.quantize_rows import FP8, QUANTIZE_ROWS
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
+from phyai_kernels.small_attention import SMALL_ATTENTION
+from phyai_kernels.swiglu import SWIGLU
 
 TOTAL_BYTES = 400 << 20
 
@@ -76,6 +79,28 @@ CASES: dict[str, tuple[object, Callable[[], tuple], int]] = {
     "gated_rms_norm 16000x128": (
         GATED_RMS_NORM,
         lambda: (normal(16000, 128), normal(16000, 128), normal(128), empty(16000, 128)),
+        1,
+    ),
+    "swiglu 50x2048": (SWIGLU, lambda: (normal(50, 4096), empty(50, 2048)), 1),
+    "small_attention 50 to 227, 15 heads of 64": (
+        SMALL_ATTENTION,
+        lambda: (
+            normal(1, 50, 15, 64),
+            *(normal(1, 227, 5, 64) for _ in range(2)),
+            torch.ones(1, 50, 227, dtype=torch.bool, device="cuda").tril(177),
+            empty(1, 50, 15, 64),
+        ),
+        1,
+    ),
+    "gated_delta 250 tokens, 16 heads of 128": (
+        GATED_DELTA,
+        lambda: (
+            *(normal(1, 250, 16, 128) for _ in range(3)),
+            *(normal(1, 250, 16) for _ in range(2)),
+            *(normal(16, dtype=torch.float32) for _ in range(2)),
+            normal(1, 16, 128, 128, dtype=torch.float32),
+            empty(1, 250, 16, 128),
+        ),
         1,
     ),
 }

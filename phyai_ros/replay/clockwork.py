@@ -51,6 +51,11 @@ class Inference:
     failed: str = ""  # what the policy raised
 
 
+def without_inputs(request: InferenceRequest) -> InferenceRequest:
+    """To be kept: pictures of every inference of a long bag would fill the memory."""
+    return replace(request, obs=None, leftover=None)
+
+
 class LogicalInference:
     """The inference thread of a logical clock, to the nanosecond: a result is posted `latency` after its launch.
 
@@ -75,7 +80,7 @@ class LogicalInference:
         latency_s = self._latency(request, measured_s)
         failed = result.text if isinstance(result, Fault) else ""
         stages_s = {} if isinstance(result, Fault) else dict(result.stages_s)
-        self._hear(Inference(request, latency_s, measured_s, stages_s, failed))
+        self._hear(Inference(without_inputs(request), latency_s, measured_s, stages_s, failed))
         if isinstance(result, ActionChunk):
             result = replace(result, stages_s={})  # wall time has no place in a logical replay
         self._under_way = (request, result)

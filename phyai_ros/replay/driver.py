@@ -20,7 +20,14 @@ from phyai_ros.mailbox import Mailbox
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.replay.action_log import ActionLog, ChunkLine, TickLine
 from phyai_ros.replay.bag import BagMessage
-from phyai_ros.replay.clockwork import NS_PER_S, Inference, LogicalClock, LogicalInference, UniformTicks
+from phyai_ros.replay.clockwork import (
+    NS_PER_S,
+    Inference,
+    LogicalClock,
+    LogicalInference,
+    UniformTicks,
+    without_inputs,
+)
 from phyai_ros.replay.follower import Follower
 from phyai_ros.replay.latency import Latency
 from phyai_ros.replay.topics import InputTopics
@@ -162,7 +169,9 @@ class Driver:
         self.on_command(command, stamp_ns)
 
     def _note_chunk(self, command: Command, timing: ChunkTiming, stamp_ns: int) -> None:
-        self.log.chunks.append(ChunkLine(command, stamp_ns, timing))
+        request = without_inputs(command.adoption.request)
+        kept = replace(command, adoption=replace(command.adoption, request=request))
+        self.log.chunks.append(ChunkLine(kept, stamp_ns, timing))
         self.on_chunk(command, timing, stamp_ns)
 
     def _note_tick(self, stamp_ns: int) -> None:

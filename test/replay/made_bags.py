@@ -28,6 +28,7 @@ class MadeBag:
     """Times in seconds. Camera 25 Hz, joints 100 Hz, both stamped when logged."""
 
     seconds: float = 4.0
+    side: int = 8  # of the pictures, pixels
     camera_gap: tuple[float, float] = (0.0, 0.0)  # nothing between these
     frozen: tuple[float, float] = (0.0, 0.0)
     still: tuple[float, float] = (0.0, 0.0)  # no joint moves between these
@@ -76,7 +77,7 @@ class MadeBag:
         return START_NS + round(t * 1e9), JOINTS, kind, msg
 
     def _image(self, store: Typestore, t: float):
-        side = 16 if t >= self.bigger_after else 8
+        side = 2 * self.side if t >= self.bigger_after else self.side
         shown = self.frozen[0] if self.frozen[0] < t < self.frozen[1] else t
         pixels = np.full(side * side * 3, round(shown * 25) % 251, np.uint8)
         kind = "sensor_msgs/msg/Image"

@@ -3,6 +3,8 @@ that a what-if does not show, a robot that moves on data the live node would ref
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,18 @@ def test_a_clean_bag_moves_the_robot_from_start_to_end(tmp_path):
     assert kinds(result) == set()
     assert result.comparison.topic == JOINTS and result.comparison.mean_error < 2e-3
     assert result.comparison.open_loop.ratio < 0.1
+
+
+def test_memory_does_not_grow_with_the_pictures_of_the_bag(tmp_path):
+    """100 pictures of half a megabyte, 17 of them shown to the policy; a few are in flight."""
+    made = MadeBag(side=400)
+    made.write(tmp_path / "bag")
+    with knowing_policy():
+        tracemalloc.start()
+        result = replay(tmp_path, made)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(result.log.chunks) > 14 and peak < 12_000_000
 
 
 def test_two_replays_give_the_same_bytes(tmp_path):

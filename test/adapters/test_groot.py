@@ -166,7 +166,7 @@ def test_what_is_not_built_is_named(folder):
 def test_other_versions_are_refused_with_what_to_do(folder):
     edit_json(folder / "config.json", model_type="gr00t_n1_5")
     refused(folder, r"model_type is 'gr00t_n1_5'; supported: 'Gr00tN1d7' .*convert or fine-tune")
-    with pytest.raises(ValueError, match="is GR00T N1.5; supported is N1.7: fine-tune"):
+    with pytest.raises(ValueError, match=r"is GR00T N1\.5; supported is N1\.7: fine-tune"):
         detect_adapter(folder)
 
 

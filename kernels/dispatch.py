@@ -1,11 +1,12 @@
-"""Which candidate of an operation runs: the fastest measured one, else the first that can, always with a reason.
+"""Which candidate of an operation runs: the first that can, or one measured to be faster, always with a reason.
 
 Choices are made while an engine is configured, from the tensors of a representative call, and do not change after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from phyai_kernels.op import Candidate, Op
 from phyai_kernels.profile import Profile, default_folder, load_profile
+
+MARGIN = 0.05  # a candidate that is preferred is only left for one that is faster by more
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,12 @@ class Dispatcher:
 
     def pick(self, op: Op, *arguments: Any, **options: Any) -> Callable[..., Any]:
         """What to call for arguments of these types and shapes; nothing is run, compiled or measured here."""
-        problem = describe_problem(arguments, options)
-        times = self.profile.times_us.get(op.name, {}).get(problem, {}) if self.profile else {}
-        candidates = op.candidates
-        refused = {c.name: c.refuse(self.device, *arguments, **options) or _failure(times, c) for c in candidates}
+        problem, candidates = describe_problem(arguments, options), op.candidates
+        figures = self.profile.times_us.get(op.name, {}).get(problem, {}) if self.profile else {}
+        refused = {c.name: c.refuse(self.device, *arguments, **options) or _failure(figures, c) for c in candidates}
         able = [c for c in candidates if refused[c.name] is None] or [candidates[-1]]
-        measured = [candidate for candidate in able if candidate.name in times]
-        taken = min(measured, key=lambda candidate: times[candidate.name]) if measured else able[0]
+        times = {c.name: figures[c.name] for c in able if c.name in figures and not _failure(figures, c)}
+        taken = _choose(able, times)
         reasons = {c.name: self._reason(c, taken, refused[c.name], times) for c in candidates}
         self.choices.append(Choice(op.name, problem, taken.name, reasons))
         return taken.run
@@ -86,19 +88,37 @@ class Dispatcher:
         """Every choice so far, with the reason for each candidate taken or refused."""
         return "\n".join(str(choice) for choice in self.choices)
 
-    def _reason(self, candidate: Candidate, taken: Candidate, refusal: str | None, times: dict[str, float]) -> str:
+    def _reason(self, candidate: Candidate, taken: Candidate, refusal: str | None, times: Mapping[str, float]) -> str:
         if refusal is not None:
             return f"refused: {refusal}"
         if candidate.name in times:
-            word = "taken: fastest" if candidate is taken else "not taken: slower"
-            return f"{word}, {times[candidate.name]:.1f} us measured"
+            return f"{_compare(candidate, taken, times)}, {times[candidate.name]:.1f} us measured"
         if candidate is taken:
             return f"taken: first that can run ({self._without or 'this call is not in the profile'})"
         return "not taken: " + ("not measured" if times else "a candidate before it can run")
 
 
-def _failure(times: Mapping[str, float | str], candidate: Candidate) -> str | None:
-    figure = times.get(candidate.name)
+def _choose(able: Sequence[Candidate], times: Mapping[str, float]) -> Candidate:
+    """The first, unless another is clearly faster: a smaller difference may be another one in the midst of others."""
+    measured = [candidate for candidate in able if candidate.name in times]
+    if not measured:
+        return able[0]
+    fastest = min(measured, key=lambda candidate: times[candidate.name])
+    first_us = times.get(able[0].name, math.inf)
+    return able[0] if times[fastest.name] >= (1.0 - MARGIN) * first_us else fastest
+
+
+def _compare(candidate: Candidate, taken: Candidate, times: Mapping[str, float]) -> str:
+    slower = times[candidate.name] > min(times.values())
+    if candidate is taken:
+        return f"taken: preferred, at most {MARGIN:.0%} slower than the fastest" if slower else "taken: fastest"
+    return (
+        "not taken: slower" if times[candidate.name] >= times[taken.name] else f"not taken: at most {MARGIN:.0%} faster"
+    )
+
+
+def _failure(figures: Mapping[str, float | str], candidate: Candidate) -> str | None:
+    figure = figures.get(candidate.name)
     return f"failed when it was measured: {figure}" if isinstance(figure, str) else None
 
 

@@ -1,32 +1,54 @@
-"""How long work takes on a device: medians, on a GPU of replays of a graph."""
+"""How long work takes on a device: medians over runs, several pieces of work taking turns."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-
-def time_us(work: Callable[[], Any], device: torch.device, runs: int = 15, calls: int = 10) -> float:
-    """Median microseconds of one call; on a GPU of `calls` captured in a graph, so that launching does not count."""
-    if device.type != "cuda":
-        return statistics.median(_spans_us(work, _nothing, runs))
-    graph = _capture(work, device, calls)
-    return statistics.median(_spans_us(graph.replay, torch.cuda.synchronize, runs)) / calls
+RUNS = 16
 
 
-def _spans_us(work: Callable[[], Any], wait: Callable[[], Any], runs: int) -> list[float]:
-    spans = []
-    for _ in range(runs + 2):
-        wait()
-        start_ns = time.perf_counter_ns()
-        work()
-        wait()
-        spans.append((time.perf_counter_ns() - start_ns) * 1e-3)
-    return spans[2:]
+def make_replay(work: Callable[[], Any], device: torch.device, calls: int) -> Callable[[], Any]:
+    """What runs `work` `calls` times: on a GPU one graph, so that launching does not count.
+
+    Raises RuntimeError where it fails.
+    """
+    if device.type == "cuda":
+        return _capture(work, device, calls).replay
+
+    def repeat() -> None:
+        for _ in range(calls):
+            work()
+
+    repeat()
+    return repeat
+
+
+def take_turns(replays: Mapping[str, Callable[[], Any]], device: torch.device, runs: int = RUNS) -> dict[str, float]:
+    """Median microseconds of each. They take turns, there and back: a GPU that gets hot slows all of them alike."""
+    spans: dict[str, list[float]] = {name: [] for name in replays}
+    names = list(replays)
+    for run in range(runs + 2):
+        for name in names if run % 2 else names[::-1]:
+            spans[name].append(_span_us(replays[name], device))
+    return {name: statistics.median(values[2:]) for name, values in spans.items()}
+
+
+def _span_us(work: Callable[[], Any], device: torch.device) -> float:
+    _wait(device)
+    start_ns = time.perf_counter_ns()
+    work()
+    _wait(device)
+    return (time.perf_counter_ns() - start_ns) * 1e-3
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch.cuda.CUDAGraph:
@@ -40,7 +62,3 @@ def _capture(work: Callable[[], Any], device: torch.device, calls: int) -> torch
         for _ in range(calls):
             work()
     return graph
-
-
-def _nothing() -> None:
-    """A CPU call has ended when it returns."""

@@ -44,7 +44,7 @@ def test_every_candidate_is_measured_or_refused_with_a_reason_at_every_shape(mea
     assert sorted(call.partition(":")[0] for call in robots) == ["1 robots", "2 robots"]
     for choice in calls.values():
         times = choice["us"]
-        assert times[choice["taken"]] == min(times.values()) > 0
+        assert 0 < times[choice["taken"]] <= min(times.values()) / 0.95 * 1.001
         for name, reason in choice["reasons"].items():
             assert ("us measured" in reason) == (name in times) and (name in times or reason.startswith("refused: "))
 

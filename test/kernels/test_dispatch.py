@@ -58,6 +58,18 @@ def test_the_fastest_measured_candidate_is_taken_unless_it_cannot_run():
     assert "reference: not taken: not measured" in dispatcher.explain()
 
 
+@pytest.mark.parametrize(("fast_us", "taken"), [(9.7, "slow"), (9.3, "fast")])
+def test_the_preferred_candidate_is_only_left_for_one_that_is_clearly_faster(fast_us, taken):
+    dispatcher = Dispatcher(CPU, profile_with(slow=10.0, fast=fast_us, reference=50.0))
+    dispatcher.pick(OP, X)
+    (choice,) = dispatcher.choices
+    assert choice.taken == taken
+    words = {"slow": "taken: preferred, at most 5% slower than the fastest", "fast": "taken: fastest"}
+    assert choice.reasons[taken].startswith(words[taken])
+    other = "not taken: at most 5% faster, 9.7 us" if taken == "slow" else "not taken: slower, 10.0 us"
+    assert choice.reasons["fast" if taken == "slow" else "slow"].startswith(other)
+
+
 def test_another_problem_is_not_decided_by_the_measurement():
     dispatcher = Dispatcher(CPU, profile_with(fast=2.0))
     assert dispatcher.pick(OP, torch.ones(4)) is SLOW.run

@@ -71,9 +71,9 @@ def test_a_candidate_that_fails_is_noted_and_not_chosen():
     chosen = dispatcher.choose()
     assert chosen.choices[0].taken in ("fine", "reference")
     assert chosen.choices[0].reasons["broken"] == "refused: failed when it was measured: no compiler"
-    reasons = {name: chosen.choices[0].reasons[name].partition(",")[0] for name in ("fine", "reference")}
-    assert sorted(reasons.values()) == ["not taken: slower", "taken: fastest"]
-    assert reasons[chosen.choices[0].taken] == "taken: fastest"
+    reasons = {name: chosen.choices[0].reasons[name] for name in ("fine", "reference")}
+    assert all("us measured" in reason for reason in reasons.values())
+    assert reasons[chosen.choices[0].taken].startswith("taken: ")
 
 
 @pytest.mark.parametrize(("factor", "wrong"), [(1.2, "2.0e-01"), (float("nan"), "inf"), (1.01, None)])

@@ -39,7 +39,7 @@ class Inference(Group):
         "thread: inference runs in a thread of the node; process: in a child process, which cannot delay the control "
         "thread and can be lost and restarted (~/reset)",
     )
-    compile: bool = entry(False, "Fuse small operations with torch.compile (cuda only); pi0 and pi0.5 bring kernels instead")
+    compile: bool = entry(False, "Fuse small operations with torch.compile (cuda; pi0 and pi0.5 are fused without)")
     kernel_profile: str = entry(
         "",
         "Folder of measured kernel times (phyai-ros profile); empty: the user's cache folder. Without a profile for "

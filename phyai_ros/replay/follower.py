@@ -45,7 +45,7 @@ class Follower:
         reason = self._outside.get(tick.reason)
         if (reason is not None) != self._standing:
             self._standing = reason is not None
-            self._pipeline.own(Fault(reason, "as the live node") if reason is not None else None)
+            self._pipeline.own(Fault(reason, f"{tick.reason}, as the recording tells") if reason is not None else None)
         if tick.reason == Reason.INACTIVE.value and not self._closed:
             self._pipeline.close()
             self._closed = True

@@ -13,7 +13,7 @@ from phyai_ros.replay.findings import Finding, Findings
 from phyai_ros.replay.replay_run import ReplayResult
 from phyai_ros.settings import Limits
 
-QUIET = {Reason.DISABLED, Reason.INACTIVE, Reason.SYNC_WAIT}  # asked for, or part of the mode
+QUIET = {Reason.DISABLED, Reason.PAUSED, Reason.INACTIVE, Reason.SYNC_WAIT}  # asked for, or part of the mode
 STARTING = {Reason.FIRST_CHUNK, Reason.WAITING_INPUT, Reason.RESET}  # a moment of each is how every start looks
 NOT_YET = {Reason.INPUT_MISSING, Reason.INPUT_STALE}  # before the robot has ever moved
 LONG_WAIT_S = 1.0

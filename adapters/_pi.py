@@ -82,9 +82,10 @@ class PiAdapter(Adapter):
         positions = len(self.spec.cameras) * sizes.vision.tokens + longest + 1 + self.spec.action_horizon
         positions = -(-positions // KEY_TILE) * KEY_TILE  # fused kernels read whole tiles
         self.rotary = RotaryTable(positions, sizes.vlm.head_dim, self.device, self.options.rope_inv_freq)
-        self._fused: FusedWeights | None = None
         self._static = Validity(self.lifetimes)
         self._static.once("time_tables", self.compute_time_tables)
+        # Now, and not when an engine asks: packing moves weights, and graphs of another engine would not notice.
+        self._fused: FusedWeights | None = None if refuse_fused(self) else pack_weights(self)
 
     @classmethod
     def load(

@@ -63,6 +63,7 @@ def make_adapter(kind, sizes=SIZES, device=CPU):
         made = kind(made_parts(made))
     made.spec = replace(made.spec, rtc_max_delay=3)
     made.fuses_everywhere = device == CPU
+    made._fused = None  # on a GPU: packed before these weights were drawn
     return made
 
 

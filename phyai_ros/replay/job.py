@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from phyai_ros.assembly import LoadedPolicy, load_policy
 from phyai_ros.parameters import build_settings
 from phyai_ros.replay.about import describe_bag, describe_replay
 from phyai_ros.replay.bag import Bag
+from phyai_ros.replay.findings import Finding
 from phyai_ros.replay.frames import FrameStrip
 from phyai_ros.replay.output_bag import OutputBag
 from phyai_ros.replay.params_file import read_params_file
@@ -60,27 +61,33 @@ class Runner:
         return make_report(title, bag.duration_s, quality, self._job.requirements, [describe_bag(bag)])
 
     def _replay(self, bag: Bag) -> Report:
-        job, (base, changed) = self._job, self._scenarios(bag)
-        policy = self._load(base)
-        other = compare_settings(bag, job.node, self._with_file_delay(policy.settings))
-        remarks = [other] if other is not None else []
-        progress = self._counter(bag.count * (1 if changed is None else 2))
-        replay = self._make_replay(bag, policy)
+        base, changed = self._scenarios(bag)
+        replay = self._make_replay(bag, self._load(base))
         replay.check(base)
-        baseline = None
-        if changed is not None:
-            baseline = replay.run(base, progress)
-            policy = self._load(changed) if changed.overrides else policy
-            replay = self._make_replay(bag, policy)
+        remarks = compare_settings(bag, self._job.node, self._with_file_delay(replay.policy.settings))
+        progress = self._counter(bag.count * (1 if changed is None else 2))
+        baseline = replay.run(base, progress) if changed is not None else None
+        if changed is not None and changed.overrides:
+            replay = self._make_replay(bag, self._load(changed))
         strip = FrameStrip(bag, replay.inputs.cameras)
         result = self._run(replay, changed or base, progress, strip)
-        about = [describe_bag(bag), *describe_replay(policy, job.params, job.node, result.scenario, remarks)]
+        return self._report(replay, result, baseline, strip, remarks)
+
+    def _report(
+        self,
+        replay: Replay,
+        result: ReplayResult,
+        baseline: ReplayResult | None,
+        strip: FrameStrip,
+        remarks: Sequence[Finding],
+    ) -> Report:
+        job, bag, policy = self._job, replay.bag, replay.policy
         return make_report(
             f"Replay of {job.bag.name}",
             bag.duration_s,
             result.quality,
             job.requirements,
-            about,
+            [describe_bag(bag), *describe_replay(policy, job.params, job.node, result.scenario, remarks)],
             result,
             baseline,
             policy.settings.limits,

@@ -16,8 +16,8 @@ METADATA = "~/metadata"
 MOST_NAMED = 6
 
 
-def compare_settings(bag: Bag, node: NodeName, settings: Settings) -> Finding | None:
-    """A warning with what differs from the run in the bag; None where nothing does, or nothing is known.
+def compare_settings(bag: Bag, node: NodeName, settings: Settings) -> list[Finding]:
+    """A warning with what differs from the run in the bag; none where nothing does, or nothing is known.
 
     `settings` have been filled in from the spec of the policy, as the node's were.
     """
@@ -25,11 +25,11 @@ def compare_settings(bag: Bag, node: NodeName, settings: Settings) -> Finding | 
     told = list(bag.messages([topic])) if bag.holds(topic) else []
     differences = _find_differences(told[-1].msg, settings) if told else []  # it may have been configured anew
     if not differences:
-        return None
+        return []
     named = "; ".join(differences[:MOST_NAMED])
     more = f"; and {len(differences) - MOST_NAMED} more" if len(differences) > MOST_NAMED else ""
     text = f"the recorded run had other settings: {named}{more}"
-    return Finding(bag.since_start_s(told[-1].log_ns), "warning", topic, "settings", text)
+    return [Finding(bag.since_start_s(told[-1].log_ns), "warning", topic, "settings", text)]
 
 
 def _find_differences(metadata: Any, settings: Settings) -> list[str]:

@@ -43,7 +43,7 @@ def write(path, *messages):
 
 def finding_in(path, settings):
     with Bag(path) as bag:
-        return compare_settings(bag, NodeName(), settings)
+        return next(iter(compare_settings(bag, NodeName(), settings)), None)
 
 
 @pytest.fixture(autouse=True)

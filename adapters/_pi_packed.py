@@ -36,8 +36,9 @@ class FusedWeights(NamedTuple):
 def refuse_fused(adapter: PiAdapter) -> str | None:
     """Why the fused launches cannot, or should not, run this adapter; None if they can."""
     sizes, weight = adapter.network.sizes, adapter.network.vlm.embedding
-    if wrong := [width for width in (sizes.vlm.width, sizes.expert.width) if width % SUM_TILE]:
-        return f"width {wrong[0]} is not a multiple of {SUM_TILE}"
+    width, head_dim = sizes.expert.width, sizes.expert.head_dim
+    if width < SUM_TILE or width & (width - 1) or head_dim & (head_dim - 1):
+        return f"needs powers of two, {SUM_TILE} and more: the expert's width is {width}, its heads have {head_dim}"
     if adapter.fuses_everywhere:
         return None
     if weight.dtype is not torch.bfloat16:

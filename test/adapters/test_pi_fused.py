@@ -188,7 +188,7 @@ def test_what_it_cannot_or_should_not_run_is_left_to_the_methods_with_a_reason(a
     small = type(adapter).random(narrow, CPU, Options(action_horizon=HORIZON, num_denoise_steps=STEPS))
     small.fuses_everywhere = True
     assert small.fuse({}, given) == {}
-    assert "width 32 is not a multiple of 64" in small.dispatcher.explain()
+    assert "the expert's width is 32, its heads have 16" in small.dispatcher.explain()
 
 
 def test_every_choice_is_explained(adapter):

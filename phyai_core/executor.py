@@ -231,8 +231,12 @@ class RtcExecutor(InferenceSide):
 
     @property
     def launches(self) -> int:
-        """Inferences launched since construction; the next request has this `seq`."""
+        """Inferences launched since construction; the next request has this `seq`. Only a replay sets it."""
         return self._seq
+
+    @launches.setter
+    def launches(self, count: int) -> None:
+        self._seq = count
 
     @property
     def delay_forecast(self) -> int:

@@ -88,7 +88,7 @@ class Driver:
         self._ran: Command | None = None  # the command whose row the output took in this tick
         self.ticks = ticks or UniformTicks(start_ns, round(spec.dt_s * NS_PER_S))
         self._tick, self._before, self._sub = self.ticks.first(), -1, 0
-        self._follower = Follower(self.pipeline, self.mailbox, self.clock, unheard)
+        self._follower = Follower(self.pipeline, self.executor, self.mailbox, self.clock, unheard)
         self.pipeline.begin()
 
     def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:

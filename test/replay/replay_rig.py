@@ -34,9 +34,10 @@ PARAMETERS = {
 
 
 class KnowingPolicy(Adapter):
-    """Foretells where the made arm goes, `late_s` behind and `off` beside it; raises at the n-th chunk when told to."""
+    """Foretells where the made arm goes, `late_s` behind and `off` beside it, with so much `noise`; raises at the n-th
+    chunk when told to."""
 
-    late_s, off, fails_at = 0.0, 0.0, -1
+    late_s, off, fails_at, noise = 0.0, 0.0, -1, 0.0
 
     def __init__(self) -> None:
         features = tuple(Feature(name) for name in NAMES)
@@ -64,10 +65,11 @@ class KnowingPolicy(Adapter):
         return inputs["plan"]
 
     def init_latents(self, noise):
+        self._shift = self.noise * noise[:, :1]
         return noise
 
     def denoise_step(self, prefix, latents, flow_time):
-        return prefix - latents
+        return prefix + self._shift - latents
 
     def postprocess(self, latents, obs):
         return latents.astype(np.float32)
@@ -77,9 +79,10 @@ class KnowingPolicy(Adapter):
 
 
 @contextmanager
-def knowing_policy(late_s: float = 0.0, off: float = 0.0, fails_at: int = -1) -> Iterator[None]:
+def knowing_policy(late_s: float = 0.0, off: float = 0.0, fails_at: int = -1, noise: float = 0.0) -> Iterator[None]:
     """The adapter `knowing` exists while this lasts."""
     KnowingPolicy.late_s, KnowingPolicy.off, KnowingPolicy.fails_at = late_s, off, fails_at
+    KnowingPolicy.noise = noise
     phyai_adapters.ADAPTERS["knowing"] = "replay.replay_rig:KnowingPolicy"
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def train_on(
     episodes = f"{made['episodes']} episodes ({made['samples']} moments), {made['held_out_episodes']} kept out"
     trust = ", ".join(f"{name} {share:.2f}" for name, share in made["trust"].items())
     lines = [f"learned from {episodes}", f"trust in the prediction of each joint: {trust}"]
-    lines.append(f"cross-validated error / error of holding still: {made['cross_validated_ratio']:.2f}")
+    if math.isfinite(ratio := made["cross_validated_ratio"]):
+        lines.append(f"cross-validated error / error of holding still: {ratio:.2f}")
     lines.append(f"checkpoint: {out}")
     if made["held_out_episodes"]:
         lines.append(f"judge it: phyai-ros replay {out / HELD_OUT_FILE} --params {params} --checkpoint {out}")

@@ -4,6 +4,7 @@ use on recordings that they were not taught with."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ def test_training_writes_a_checkpoint_that_replays_and_keeps_the_last_episodes_o
     assert run(arguments) == 0
     said = capsys.readouterr().out
     assert "learned from 22 episodes" in said and "3 kept out" in said
+    assert re.search(r"cross-validated error / error of holding still: \d\.\d\d", said)
     with Bag(out / "held_out.mcap") as bag:
         assert bag.topics["/ee_state"].count == 3 * STEPS
     assert run(["replay", str(out / "held_out.mcap"), "--params", PARAMS, "--checkpoint", str(out)]) == 0

@@ -20,7 +20,7 @@ from phyai_ros.replay.standstill import Standstill
 FROZEN_FRAMES = 3  # so many equal pictures in a row are no coincidence
 GAP_PERIODS, GAP_LEAST_S = 5.0, 0.05
 LEAST_REGULAR = 10  # messages; with fewer there is no rate to speak of
-REGULAR_SHARE = 0.75  # of the periods must be near the usual one, or messages come when something happens
+REGULAR_SHARE = 0.75  # of the periods are near the usual one, or messages without stamps come when something happens
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class TopicWatch:
             text = f"{int((stamps == 0).sum())} of {len(stamps)} messages come without a stamp"
             self.findings.add(0.0, "warning", self.topic, "no_stamp", text)
         steps = np.diff(stamps if stamped else log)
-        self._find_gaps(log, np.diff(stamps) if stamped else np.diff(log))
+        if len(log) >= LEAST_REGULAR and (stamped or _is_regular(steps)):
+            self._find_gaps(log, steps)
         delays_s = (log - stamps) / NS_PER_S if stamped else np.array([])
         forward_s = steps[steps > 0] / NS_PER_S
         median_s = percentile(forward_s, 50)
@@ -86,9 +87,6 @@ class TopicWatch:
     def _find_gaps(self, log: NDArray[np.int64], steps: NDArray[np.int64]) -> None:
         """Told at the bag time of the last message before the gap."""
         usual_s = percentile(steps / NS_PER_S, 50)
-        near = (steps / NS_PER_S > 0.5 * usual_s) & (steps / NS_PER_S < 2.0 * usual_s)
-        if len(log) < LEAST_REGULAR or near.mean() < REGULAR_SHARE:
-            return
         for index in np.flatnonzero(steps / NS_PER_S > max(GAP_LEAST_S, GAP_PERIODS * usual_s)):
             first_ns, text = int(log[index]), f"no message for {steps[index] / NS_PER_S:.3f} s"
             off = self.standstill.was_off(self.topic, first_ns, int(log[index + 1]))
@@ -173,6 +171,11 @@ class JointWatch(TopicWatch):
             text = f"never names {', '.join(missing)}; it names {', '.join(sorted(self.names)) or 'nothing'}"
             self.findings.add(0.0, "error", self.topic, "missing_joints", text)
         return super().finish()
+
+
+def _is_regular(steps: NDArray[np.int64]) -> bool:
+    usual = np.median(steps)
+    return float(((steps > 0.5 * usual) & (steps < 2.0 * usual)).mean()) >= REGULAR_SHARE
 
 
 def percentile(values: NDArray[np.floating], percent: float) -> float:

@@ -30,6 +30,7 @@ class MadeBag:
     seconds: float = 4.0
     side: int = 8  # of the pictures, pixels
     camera_gap: tuple[float, float] = (0.0, 0.0)  # nothing between these
+    lost_every: int = 0  # of so many pictures one is missing
     frozen: tuple[float, float] = (0.0, 0.0)
     still: tuple[float, float] = (0.0, 0.0)  # no joint moves between these
     bigger_after: float = 1e9  # the pictures get twice the size
@@ -57,7 +58,8 @@ class MadeBag:
         for tick in range(round(self.seconds * 100)):
             t = tick / 100
             yield self._joints(store, t)
-            if tick % 4 == 0 and not self.camera_gap[0] < t < self.camera_gap[1]:
+            lost = self.lost_every and tick % (4 * self.lost_every) == 0
+            if tick % 4 == 0 and not lost and not self.camera_gap[0] < t < self.camera_gap[1]:
                 yield self._image(store, t)
         for t, topic, kind, values in self.more:
             yield START_NS + round(t * 1e9), topic, kind, store.types[kind](**values)

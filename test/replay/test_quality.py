@@ -45,6 +45,13 @@ def test_a_gap_is_told_with_its_length_at_its_time(tmp_path):
     assert found.text == "no message for 0.520 s"
 
 
+def test_a_gap_of_an_uneven_camera_is_told_too(tmp_path):
+    """Every third picture is lost, and then half a second of them."""
+    made = MadeBag(camera_gap=(1.0, 1.5), lost_every=3)
+    found = only(report_of(tmp_path, made), "gap")
+    assert found.topic == CAMERA and found.time_s == pytest.approx(1.0, abs=0.05)
+
+
 def test_a_frozen_camera_is_told(tmp_path):
     found = only(report_of(tmp_path, MadeBag(frozen=(2.0, 2.5))), "frozen")
     assert found.time_s == pytest.approx(2.0) and "13 times in a row" in found.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -70,11 +71,16 @@ class Graph:
         return result
 
     def close(self) -> None:
-        """Destroy the nodes and leave the graph."""
+        """Destroy the nodes and leave the graph.
+
+        A lifecycle node answers until it is collected: its services belong to it and it to them.
+        """
         self._executor.shutdown()
         for node in self._nodes:
             node.destroy_node()
+        self._nodes.clear()
         rclpy.try_shutdown(context=self.context)
+        gc.collect()
 
 
 def make_environment(domain: int, log_dir: Path) -> dict[str, str]:

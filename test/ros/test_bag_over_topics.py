@@ -53,6 +53,7 @@ class LiveRig:
 
     def stop(self) -> None:
         self.node.stop()
+        del self.node  # so that the graph can let it go
 
     def _settled(self, sent: int, now_ns: int) -> bool:
         """All messages are there, the ticks up to the clock have run, and no inference is under way."""

@@ -26,18 +26,26 @@ def launched(graph, tmp_path):
     (tmp_path / "some.mcap").touch()
     environment = {**graph.environment, "PATH": f"{tool.parent}:{graph.environment['PATH']}"}
     file = str(ROOT / "launch" / "replay.launch.py")
+    started: list[Launched] = []
+
+    def start(*arguments: str) -> Launched:
+        started.append(Launched(environment, tmp_path / "log.txt", file, *arguments))
+        return started[-1]
 
     def run(*arguments: str) -> tuple[int, str, list[str]]:
-        started = Launched(environment, tmp_path / "log.txt", file, *arguments)
+        launch = start(*arguments)
         try:
-            code = started.process.wait(40)
+            code = launch.process.wait(40)
         except subprocess.TimeoutExpired:  # the transition event came before the launch had discovered its topic
-            started.interrupt()
-            started = Launched(environment, tmp_path / "log.txt", file, *arguments)
-            code = started.process.wait(60)
-        return code, started.output, said.read_text().splitlines() if said.exists() else []
+            launch.interrupt()
+            launch = start(*arguments)
+            code = launch.process.wait(60)
+        return code, launch.output, said.read_text().splitlines() if said.exists() else []
 
-    return run, str(tmp_path / "some.mcap")
+    yield run, str(tmp_path / "some.mcap")
+    for launch in started:
+        if launch.process.poll() is None:
+            launch.interrupt()
 
 
 def test_the_inputs_are_played_to_the_active_node_and_everything_ends_with_the_bag(launched):

@@ -30,8 +30,8 @@ OUTPUTS = {
 }
 
 
-def enable(seconds: float, on: bool):
-    return seconds, "/policy/enable", "std_msgs/msg/Bool", {"data": on}
+def enable(seconds: float, on: bool, topic: str = "enable"):
+    return seconds, f"/policy/{topic}", "std_msgs/msg/Bool", {"data": on}
 
 
 RUNS = {
@@ -55,6 +55,11 @@ RUNS = {
         MadeBag(more=[enable(0.5, True), enable(1.6, False), enable(1.63, False), enable(2.1, True)]),
         stalls=[(1.58, 1.74), (2.05, 2.25)],
         parameters={"require_enable": True},
+    ),
+    "emergency stop": LiveRun(
+        MadeBag(more=[enable(1.5, True, "estop"), enable(1.8, False, "estop")]),
+        stalls=[(1.49, 1.57)],
+        events=[(1.9, lambda live: live.pipeline.clear_estop())],
     ),
     "activated twice": LiveRun(
         events=[(1.5, lambda live: live.pipeline.close()), (2.49, lambda live: live.pipeline.begin())],
@@ -127,3 +132,12 @@ def test_a_run_that_cannot_be_repeated_says_from_where_on_and_why(tmp_path):
     (found,) = [finding for finding in findings if finding.kind == "parity"]
     assert found.level == "warning" and "record ~/ticks too" in found.text
     assert found.time_s == pytest.approx(1.04, abs=0.05)
+
+
+@pytest.mark.parametrize("mode", ["none", "sync", "blend", "ensemble", "instant"])
+def test_every_mode_is_repeated(tmp_path, mode):
+    parameters = {"rtc.mode": mode, "rtc.execution_horizon": 1 if mode == "ensemble" else 6}
+    live = LiveRun(stalls=SHORT, latency_s=0.0 if mode == "instant" else 0.05, parameters=parameters)
+    with knowing_policy(noise=1e-3):
+        parity, _ = replay_of(live.record(tmp_path), parameters)
+    assert parity.exact and parity.both > 40, parity

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares ways of training on a bag by cross-validation on the episodes to learn from; the held-out ones stay unseen.
 
-python tools/choose_bag_training.py BAG --params FILE [--held-out 5] [--steps 200 400] [--json FILE]
+python tools/choose_bag_training.py BAG --params FILE [--held-out 5] [--steps 200 400] [--augmentations light] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--params", type=Path, required=True)
     parser.add_argument("--held-out", type=int, default=5)
     parser.add_argument("--steps", type=int, nargs="+", default=[200, 400])
+    parser.add_argument("--augmentations", nargs="+", default=list(AUGMENTATIONS), choices=list(AUGMENTATIONS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -34,7 +35,7 @@ def main() -> None:
         shown, taught, key = open_episodes(bag, settings, given.held_out)
     print(f"{len(taught)} episodes, {base.folds} folds: error / error of holding still")
     ratios = {}
-    for augmentation, steps in itertools.product(AUGMENTATIONS, given.steps):
+    for augmentation, steps in itertools.product(given.augmentations, given.steps):
         config = replace(base, augmentation=augmentation, steps=steps, fold_steps=steps)
         ratios[f"{augmentation}, {steps} steps"] = validate(taught, shown, key, config, lambda step, loss: None).ratio
         print(f"{augmentation:8} {steps:5} steps  {list(ratios.values())[-1]:.3f}", flush=True)

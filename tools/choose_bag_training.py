@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares ways of training on a bag by cross-validation on the episodes to learn from; the held-out ones stay unseen.
 
-python tools/choose_bag_training.py BAG --params FILE [--held-out 5] [--steps 200 400] [--augmentations light] [--json FILE]
+python tools/choose_bag_training.py BAG --params FILE [--steps 200 400] [--augmentations light medium strong]
 """
 
 from __future__ import annotations

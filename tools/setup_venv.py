@@ -27,7 +27,7 @@ LIST_INSTALLED = (
 
 
 def main() -> int:
-    """Run one stage; the exit code is 1 after a message to the user."""
+    """Run one stage; the exit code is 1 after a message to the user, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=["packages", "messages"])
     parser.add_argument("--venv", type=Path, required=True)
@@ -42,6 +42,9 @@ def main() -> int:
     except progress.StepError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the next make goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -24,8 +24,8 @@ def tools(monkeypatch):
 
     monkeypatch.setattr(pins, "has_nvidia_driver", lambda: False)
     yield pins, progress, system_check
-    for name in ("pins", "progress", "system_check"):
-        del sys.modules[name]
+    for name in ("pins", "progress", "system_check", "setup_venv"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,18 @@ def test_a_failed_step_shows_its_end_and_names_the_log(tools, tmp_path, monkeypa
         progress.run_step("Packages", [sys.executable, "-c", program])
     assert "50" not in str(error.value)
     assert "50" in (tmp_path / progress.LOG).read_text()
+
+
+def test_an_interrupted_set_up_is_a_sentence(tools, monkeypatch, capsys, tmp_path):
+    import setup_venv
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup_venv, "build_messages", interrupt)
+    monkeypatch.setattr(sys, "argv", ["setup_venv.py", "messages", "--venv", str(tmp_path)])
+    assert setup_venv.main() == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("goal", "said"), [("setup", True), ("demo", False)])

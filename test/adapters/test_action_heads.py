@@ -1,5 +1,7 @@
 """Guards against: a reference head that computes something else than it says; heads of users that are not found, not
-run as they declare, or whose mistakes are told as a stack trace."""
+run as they declare, or whose mistakes are told as a stack trace.
+
+The head's weights in the fixture are random ones of ours; upstream recorded the backbone only."""
 
 from __future__ import annotations
 

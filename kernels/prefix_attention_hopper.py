@@ -15,6 +15,8 @@ from phyai_kernels.expert_attention import LOG2_E
 from phyai_kernels.hopper import (
     block_barrier,
     describe,
+    gdc_launch_dependents,
+    gdc_wait,
     gl,
     gluon_jit,
     mbarrier,
@@ -142,11 +144,12 @@ def _prefix_attention_kernel(
     HEAD_DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
+    gdc_launch_dependents()
     robot = gl.program_id(1)
     first_row = robot * rows + gl.program_id(0) * 64
     end_row = (robot + 1) * rows
     first_key = robot * robot_rows
-    length = gl.load(length_ptr + robot)
+    length = gl.load(length_ptr + robot)  # older than the predecessor
     tiles = (length + 63) // 64
     queries = gl.allocate_shared_memory(gl.bfloat16, [64, HEAD_DIM], queries_desc.layout)
     keys = gl.allocate_shared_memory(gl.bfloat16, [STAGES, 64, HEAD_DIM], keys_desc.layout)
@@ -161,6 +164,7 @@ def _prefix_attention_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(free.index(stage), count=1)
+    gdc_wait()
     # fmt: off
     gl.warp_specialize(  # constants stay constants only in tuples written here
         [
@@ -210,4 +214,5 @@ def prefix_attention_hopper(queries: Tensor, keys: Tensor, values: Tensor, prefi
         HEAD_DIM=head_dim,
         STAGES=STAGES,
         num_warps=4,
+        launch_pdl=True,
     )

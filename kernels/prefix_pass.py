@@ -19,6 +19,7 @@ from phyai_kernels.dense import DENSE, DENSE_GEGLU, Scales
 from phyai_kernels.dispatch import Dispatcher
 from phyai_kernels.gated_mlp import interleave_rows
 from phyai_kernels.prefix_attention import PREFIX_ATTENTION
+from phyai_kernels.prefix_qkv import PREFIX_QKV, qkv_order
 from phyai_kernels.quantize_rows import FP8, QUANTIZE_ROWS, quantize_weight
 from phyai_kernels.rotate_and_store import ROTATE_AND_STORE
 
@@ -106,18 +107,30 @@ class PrefixPass:
         launches: list = []
         self._add(launches, ADD_RMS_NORM, self.x, None, self.layers[0].attention_norm, *self._normed)
         for index, layer in enumerate(self.layers):
-            last = layer.out is None
-            qkv, queries = (self._last_qkv, self._queries[..., :0]) if last else (self._qkv, self._queries)
-            self._add_product(launches, self._normed, layer.qkv, qkv)
-            arguments = (qkv.unflatten(0, (self._batch, -1)), self._rotary, queries)
-            self._add(launches, ROTATE_AND_STORE, *arguments, self.keys[index], self.values[index])
-            if last:
+            self._plan_qkv(launches, index, layer)
+            if layer.out is None:
                 break
             self._plan_attention(launches, index, layer)
             self._plan_mlp(launches, layer)
             following = self.layers[index + 1].attention_norm
             self._add(launches, ADD_RMS_NORM, self.x, self._branch, following, *self._normed)
         return launches
+
+    def _plan_qkv(self, launches: list, index: int, layer: PrefixLayer) -> None:
+        """Product, rotation and store in one launch where a kernel does that, otherwise in two."""
+        last = layer.out is None
+        qkv, queries = (self._last_qkv, self._queries[..., :0]) if last else (self._qkv, self._queries)
+        (x, x_scales), (weight, scales) = self._normed, layer.qkv
+        stored = (self._rotary, queries, self.keys[index], self.values[index])
+        given = None if scales is None else Scales(x_scales, scales)
+        together = self._dispatcher.pick(PREFIX_QKV, x, weight, given, *stored)
+        if together is PREFIX_QKV.reference:
+            self._add_product(launches, self._normed, layer.qkv, qkv)
+            self._add(launches, ROTATE_AND_STORE, qkv.unflatten(0, (self._batch, -1)), *stored)
+            return
+        order = qkv_order(queries.shape[-1] // self._head_dim, self._head_dim, weight.device)
+        blocked = None if scales is None else Scales(x_scales, scales[order])
+        launches.append((together, (x, weight[order], blocked, *stored), {}))
 
     def _plan_attention(self, launches: list, index: int, layer: PrefixLayer) -> None:
         attended = self._attended.view_as(self._queries)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from phyai_kernels.expert_attention import LOG2_E
+from phyai_kernels.image_attention_hopper import image_attention_hopper, refuse_image_attention
 from phyai_kernels.op import Candidate, Op, jit, tl, triton
 
 ROWS = 64
@@ -94,4 +95,7 @@ def image_attention_sdpa(qkv: Tensor, images: int, heads: int, out: Tensor) -> N
 
 
 SDPA = Candidate("sdpa", image_attention_sdpa, lambda device, *_: None)
-IMAGE_ATTENTION = Op("image_attention", image_attention_reference, image_attention_triton, others=(SDPA,))
+HOPPER = Candidate("hopper", image_attention_hopper, refuse_image_attention)
+IMAGE_ATTENTION = Op(
+    "image_attention", image_attention_reference, image_attention_triton, first=(HOPPER,), others=(SDPA,)
+)

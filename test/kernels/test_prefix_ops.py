@@ -9,6 +9,7 @@ import torch
 from comparison import assert_agrees, draw, poisoned
 
 from phyai_kernels.causal_conv import CAUSAL_CONV
+from phyai_kernels.image_attention import HOPPER as HOPPER_IMAGES
 from phyai_kernels.image_attention import IMAGE_ATTENTION
 from phyai_kernels.image_patches import IMAGE_PATCHES, fold_patches
 from phyai_kernels.pack_prefix import PACK_PREFIX
@@ -101,7 +102,8 @@ def test_image_attention(make, where, dtype, images, tokens, heads, dim):
     if where.type == "cpu" and dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies bfloat16 wrongly")
     qkv = make(images * tokens, 3 * heads * dim, dtype=dtype)
-    functions = [IMAGE_ATTENTION.reference, *(c.run for c in IMAGE_ATTENTION.candidates[:-1])]
+    others = [c for c in IMAGE_ATTENTION.candidates[:-1] if c is not HOPPER_IMAGES]
+    functions = [IMAGE_ATTENTION.reference, *(candidate.run for candidate in others)]
     outs = [poisoned(images * tokens, heads * dim, dtype=dtype, device=where) for _ in functions]
     for function, out in zip(functions, outs, strict=True):
         function(qkv, images, heads, out)
@@ -150,3 +152,23 @@ def test_the_hopper_prefix_attention(tokens, lengths):
     PREFIX_ATTENTION.reference(queries, keys, values, length, expected)
     HOPPER.run(queries, keys, values, length, out)
     assert_agrees(out, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("images", "tokens", "heads", "dim"), [(3, 256, 16, 72), (2, 70, 3, 80), (1, 1, 1, 72)])
+def test_the_hopper_image_attention(images, tokens, heads, dim):
+    device, generator = torch.device("cuda"), torch.Generator().manual_seed(2)
+    qkv = draw(generator, images * tokens, 3 * heads * dim, dtype=torch.bfloat16, device=device)
+    expected, out = (poisoned(images * tokens, heads * dim, dtype=torch.bfloat16, device=device) for _ in range(2))
+    if (reason := HOPPER_IMAGES.refuse(device, qkv, images, heads, out)) is not None:
+        pytest.skip(reason)
+    IMAGE_ATTENTION.reference(qkv, images, heads, expected)
+    HOPPER_IMAGES.run(qkv, images, heads, out)
+    assert_agrees(out, expected)
+
+
+@pytest.mark.parametrize(("tokens", "dim", "word"), [(257, 72, "257"), (64, 64, "64")])
+def test_the_hopper_image_attention_refuses_what_it_cannot_do(tokens, dim, word):
+    qkv, out = torch.ones(tokens, 3 * dim, dtype=torch.bfloat16), torch.ones(tokens, dim, dtype=torch.bfloat16)
+    assert word in HOPPER_IMAGES.refuse(torch.device("cuda"), qkv, 1, 1, out)

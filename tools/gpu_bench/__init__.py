@@ -1,6 +1,6 @@
 """Sections of tools/gpu_bench_kernels.py: name -> function that checks, times and returns figures."""
 
-from gpu_bench import attention, expert, prefix, roofs, rows
+from gpu_bench import attention, chunk, expert, prefix, roofs, rows
 
 SECTIONS = {
     "roofs": roofs.measure,
@@ -12,4 +12,5 @@ SECTIONS = {
     "attention": attention.measure,
     "prefix": prefix.measure_pass,
     "vision": prefix.measure_vision,
+    "chunk": chunk.measure,
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_bench.timing import replay_times
+from gpu_bench.timing import kernel_times, replay_times
 from phyai_kernels.dense import CUBLAS, DENSE, Scales
 from phyai_kernels.dense_hopper import dense_hopper
 from phyai_kernels.dispatch import Dispatcher
@@ -15,6 +15,7 @@ from phyai_kernels.quantize_rows import FP8, quantize_rows_reference, quantize_w
 from phyai_kernels.vision_pass import Affine, VisionBlock, VisionPass
 
 TOKENS, WIDTH, MLP_WIDTH, HEADS, HEAD_DIM, DEPTH = 968, 2048, 16384, 8, 256, 18
+IMAGES, IMAGE_ROWS = 3, 768
 PRODUCTS = {  # N, K, GeGLU
     "qkv": (2560, 2048, False),
     "out": (2048, 2048, False),
@@ -76,11 +77,8 @@ def _compare_products(arguments: list[tuple], flops: int) -> dict[str, object]:
     DENSE.reference(*arguments[0][:2], expected, *arguments[0][3:])
     result = {}
     ways: dict[str, Callable] = {"cublas": CUBLAS.run}
-    for block, lag in ((128, 0), (128, 3), (256, 0), (256, 2), (256, 3)):
-        if block == 128 or arguments[0][3]:
-            ways[f"hopper {block} lag {lag}"] = lambda *a, block=block, lag=lag: dense_hopper(
-                *a, block_n=block, lag=lag
-            )
+    for block in (128, 256) if arguments[0][3] else (128,):  # at 128 columns warp groups take turns at many tiles
+        ways[f"hopper {block}"] = lambda *a, block=block: dense_hopper(*a, block_n=block)
     for name, way in ways.items():
         try:
             out.fill_(float("nan"))
@@ -111,78 +109,73 @@ def _layers(fp8: bool) -> list:
     return [*layers, pack_layer(**last, fp8=fp8)]
 
 
+def make_pass(fp8: bool, dispatcher: Dispatcher) -> PrefixPass:
+    """A pass over random weights, the same ones every time, and a cache poisoned up to its padding."""
+    angle = torch.randn(TOKENS, HEAD_DIM // 2, device=CUDA, generator=torch.Generator(CUDA).manual_seed(1))
+    rotary, length = torch.stack([angle.cos(), angle.sin()]), torch.tensor([TOKENS], dtype=torch.int32, device=CUDA)
+    cache = torch.zeros(2, DEPTH, 1, TOKENS + 56, HEAD_DIM, dtype=torch.bfloat16, device=CUDA)
+    cache[:, :, :, :TOKENS] = float("nan")
+    return PrefixPass(_layers(fp8), *cache, length, rotary, TOKENS, dispatcher)
+
+
 def measure_pass() -> dict[str, object]:
     """The whole prefix pass: error of the last layer's keys and values, time, by candidates and in FP8."""
-    angle = torch.randn(TOKENS, HEAD_DIM // 2, device=CUDA)
-    rotary, start = torch.stack([angle.cos(), angle.sin()]), normal(TOKENS, WIDTH)
-    cache = torch.zeros(2, DEPTH, 1, TOKENS + 56, HEAD_DIM, dtype=torch.bfloat16, device=CUDA)
-    length = torch.tensor([TOKENS], dtype=torch.int32, device=CUDA)
+    start = normal(TOKENS, WIDTH)
 
     def run(fp8, dispatcher):
-        prefix = PrefixPass(_layers(fp8), *cache, length, rotary, TOKENS, dispatcher)
+        prefix = make_pass(fp8, dispatcher)
         prefix.x.copy_(start)
         prefix.run()
-        return prefix, cache[:, -1, 0, :TOKENS].clone()
+        return prefix, torch.stack([prefix.keys[-1], prefix.values[-1]])[:, 0, :TOKENS].clone()
 
     expected = run(False, Reference())[1]
     report = {}
     for name, fp8, dispatcher in (
         ("default", False, Dispatcher(CUDA)),
+        ("qkv in two launches", False, Preferring(prefix_qkv="reference")),
         ("cublas", False, Preferring(dense_geglu="cublas")),
         ("triton attention", False, Preferring(prefix_attention="triton")),
         ("fp8", True, Dispatcher(CUDA)),
-        ("fp8 hopper", True, Preferring(dense="hopper")),
     ):
         prefix, result = run(fp8, dispatcher)
         report[name] = {"error": relative_error(result, expected), **replay_times(prefix.run, runs=30)}
+        report[name]["after_a_pause_us"] = replay_times(prefix.run, runs=5, pause_s=0.3)["p50"]
         if name in ("default", "fp8"):
-            report[f"{name} without"] = time_without(prefix)
+            report[f"{name} kernels"] = kernel_times(prefix.run)
         del prefix
     return report
 
 
-def time_without(work) -> dict[str, float]:
-    """Milliseconds of a pass that its launches of one kind cost: those of a pass without them are missing."""
-    whole, launches = replay_times(work.run, runs=30)["p50"], work._launches
-    costs = {}
-    for kind in sorted({launch[0].__name__ for launch in launches}):
-        work._launches = [launch for launch in launches if launch[0].__name__ != kind]
-        costs[kind] = round((whole - replay_times(work.run, runs=30)["p50"]) / 1e3, 3)
-    work._launches = launches
-    return costs
-
-
-def measure_vision() -> dict[str, object]:
-    """SigLIP So400m, three images: error of the tokens and time."""
-    width, mlp_width, depth, images, tokens = 1152, 4304, 27, 3, 256
+def make_vision(dispatcher: Dispatcher, out: torch.Tensor) -> VisionPass:
+    """SigLIP So400m with random weights, the same ones every time; three images."""
+    width, mlp_width = 1152, 4304
+    torch.manual_seed(0)
 
     def affine(rows, columns=0):
         weight = normal(rows, columns, scale=columns**-0.5) if columns else 1 + normal(rows, scale=0.1)
         return Affine(weight, normal(rows, scale=0.1))
 
-    blocks = [
-        VisionBlock(
-            affine(width),
-            affine(3 * width, width),
-            affine(width, width),
-            affine(width),
-            affine(mlp_width, width),
-            affine(width, mlp_width),
-        )
-        for _ in range(depth)
-    ]
-    norm, project, start = affine(width), affine(WIDTH, width), normal(images * tokens, width)
+    sizes = (width,), (3 * width, width), (width, width), (width,), (mlp_width, width), (width, mlp_width)
+    blocks = [VisionBlock(*(affine(*size) for size in sizes)) for _ in range(27)]
+    return VisionPass(
+        blocks, affine(width), affine(WIDTH, width), IMAGES, 16, normal(IMAGE_ROWS, width), out, dispatcher
+    )
+
+
+def measure_vision() -> dict[str, object]:
+    """The vision tower: error of the tokens, time, by candidates."""
     report, expected = {}, None
     for name, dispatcher in (
         ("reference", Reference()),
         ("default", Dispatcher(CUDA)),
+        ("triton attention", Preferring(image_attention="triton")),
         ("sdpa", Preferring(image_attention="sdpa")),
     ):
-        out = torch.empty(images * tokens, WIDTH, dtype=torch.bfloat16, device=CUDA)
-        vision = VisionPass(blocks, norm, project, images, 16, start.clone(), out, dispatcher)
+        out = torch.full((IMAGE_ROWS, WIDTH), float("nan"), dtype=torch.bfloat16, device=CUDA)
+        vision = make_vision(dispatcher, out)
         vision.run()
         expected = out.clone() if expected is None else expected
         report[name] = {"error": relative_error(out, expected), **replay_times(vision.run, runs=30)}
         if name == "default":
-            report["without"] = time_without(vision)
+            report["kernels"] = kernel_times(vision.run)
     return report

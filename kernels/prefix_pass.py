@@ -123,8 +123,8 @@ class PrefixPass:
         (x, x_scales), (weight, scales) = self._normed, layer.qkv
         stored = (self._rotary, queries, self.keys[index], self.values[index])
         given = None if scales is None else Scales(x_scales, scales)
-        together = self._dispatcher.pick(PREFIX_QKV, x, weight, given, *stored)
-        if together is PREFIX_QKV.reference:
+        together = None if last else self._dispatcher.pick(PREFIX_QKV, x, weight, given, *stored)
+        if together in (None, PREFIX_QKV.reference):
             self._add_product(launches, self._normed, layer.qkv, qkv)
             self._add(launches, ROTATE_AND_STORE, qkv.unflatten(0, (self._batch, -1)), *stored)
             return

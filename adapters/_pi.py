@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import table_rows
 from phyai_adapters._loading import PiParts, load_parts, random_parts
 from phyai_adapters._paligemma import PiNetwork, PiSizes, Prefix
-from phyai_adapters._pi_fused import FusedInference
-from phyai_adapters._pi_packed import FusedWeights, pack_weights, refuse_fused
+from phyai_adapters._pi_fusing import FusingAdapter
 from phyai_adapters._processing import (
     cut_prompt,
     lengthen_prompt,
@@ -26,18 +25,11 @@ from phyai_adapters._processing import (
     resize_with_pad,
     unit_images,
 )
-from phyai_core.adapter import Adapter
 from phyai_core.layers.gemma import KeysValues
 from phyai_core.layers.rotary import RotaryTable
 from phyai_core.types import CameraSpec, FloatArray, Observation
 from phyai_core.validity import Lifetime, Validity
 from phyai_core.weights import Progress
-from phyai_kernels.dispatch import Dispatcher
-
-if TYPE_CHECKING:
-    from phyai_core.sampler import Conditioning
-    from phyai_kernels.expert_loop import LoopInputs
-    from phyai_kernels.expert_weights import ExpertEnds
 
 PROMPTS_KEPT = 64  # tokenised texts remembered
 KEY_TILE = 64
@@ -52,7 +44,7 @@ class PrefixTokens(NamedTuple):
     positions: Tensor  # int64 [B, P]
 
 
-class PiAdapter(Adapter):
+class PiAdapter(FusingAdapter):
     """Inputs: `image.<camera>` [B, h, w, 3], `image_mask` [B, C], `tokens` and `token_mask` [B, T], pi0: `state`.
 
     All shapes follow from the spec and the prompt length T, one of `prompt_buckets`. A runtime may pass on what it
@@ -60,8 +52,6 @@ class PiAdapter(Adapter):
     """
 
     network_class: ClassVar[type[PiNetwork]]
-    lead_rows: ClassVar[int] = 0  # tokens of the expert before the chunk, which see only the prefix and themselves
-    fuses_everywhere = False  # for tests: `fuse` in float32 too, and by the references where there are no kernels
     lifetimes: ClassVar[Mapping[str, Lifetime]] = {
         "time_tables": Lifetime.STATIC,
         "prompt_embedding": Lifetime.PROMPT,
@@ -84,8 +74,7 @@ class PiAdapter(Adapter):
         self.rotary = RotaryTable(positions, sizes.vlm.head_dim, self.device, self.options.rope_inv_freq)
         self._static = Validity(self.lifetimes)
         self._static.once("time_tables", self.compute_time_tables)
-        # Now, and not when an engine asks: packing moves weights, and graphs of another engine would not notice.
-        self._fused: FusedWeights | None = None if refuse_fused(self) else pack_weights(self)
+        self.pack()
 
     @classmethod
     def load(
@@ -226,33 +215,6 @@ class PiAdapter(Adapter):
         rows = table_rows(flow_time, self.spec.num_denoise_steps)
         hidden = self.hidden_state(prefix, latents, rows)
         return -self.network.expert.action_out(hidden.float())  # the model points from action to noise
-
-    # The same as launches of fused kernels.
-
-    def fuse(self, inputs: Mapping[str, Tensor], given: Conditioning) -> Mapping[str, Callable[[], Tensor | None]]:
-        """As in the base: on GPUs with Triton, in bfloat16; for other cases {}, and the dispatcher holds the reason."""
-        if self.dispatcher is None:
-            self.dispatcher = Dispatcher(self.device)
-        if reason := refuse_fused(self):
-            self.dispatcher.note("fused inference", self.spec.name, "methods", {"fused": f"refused: {reason}"})
-            return {}
-        if self._fused is None:
-            self._fused = pack_weights(self)
-        return FusedInference(self, self._fused, inputs, given, self.dispatcher).launches()
-
-    @abstractmethod
-    def expert_ends(self) -> ExpertEnds:
-        """Projections in and out of the expert."""
-
-    @abstractmethod
-    def modulation_table(self) -> Tensor:
-        """[T, 2 L + 1, 3 D] scale, shift and gate of every norm at every flow time."""
-
-    def begin_loop(self, inputs: LoopInputs) -> None:
-        """Set what stays the same in every inference."""
-
-    def lead_tokens(self, inputs: Mapping[str, Tensor], robots: slice, out: Tensor) -> None:
-        """Fill out [B, lead rows, D] for these robots."""
 
     # After the network.
 

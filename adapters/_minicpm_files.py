@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from phyai_adapters._action_heads import ActionHead
 from phyai_adapters._camera_policy import place
 from phyai_adapters._deployment import Deployment, Options, read_json
 from phyai_adapters._minicpm_v import MiniCpmV, TowerSizes, read_tower_sizes
 from phyai_adapters._processing import Normaliser
 from phyai_adapters._qwen3_5 import HybridSizes, read_hybrid_sizes
+from phyai_adapters.action_heads import ActionHead
 from phyai_core.types import PolicySpec
 from phyai_core.weights import Checkpoint, LoadReport, Progress, load_weights
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from phyai_adapters._action_heads import ActionHead
 from phyai_adapters._alternating_dit import (
     Context,
     DitSizes,
@@ -30,6 +29,7 @@ from phyai_adapters._alternating_dit import (
 )
 from phyai_adapters._camera_policy import place
 from phyai_adapters._deployment import read_json
+from phyai_adapters.action_heads import ActionHead
 from phyai_core.weights import Checkpoint, load_weights
 
 CONFIG, WEIGHTS, PREFIX = "action_head.json", "action_head.safetensors", "action_head."

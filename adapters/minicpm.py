@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phyai_adapters._action_heads import find_head
 from phyai_adapters._camera_policy import CameraPolicy, Parts, check_observation
 from phyai_adapters._deployment import Options
 from phyai_adapters._flow_time import table_rows
@@ -43,6 +42,7 @@ from phyai_adapters._minicpm_v import count_text, cut_rows
 from phyai_adapters._processing import cut_prompt, pad_last, pad_tokens, unit_images
 from phyai_adapters._stage import Stage
 from phyai_adapters._tokenizers import Tokenizer, find_tokens, open_tokenizer
+from phyai_adapters.action_heads import find_head
 from phyai_core.types import Observation
 from phyai_core.validity import Lifetime
 from phyai_core.weights import Progress

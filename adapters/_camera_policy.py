@@ -50,7 +50,8 @@ def check_frame_sizes(spec: PolicySpec, obs: Observation) -> None:
         if (size := obs.images[camera.key].shape[:2]) != (camera.height, camera.width):
             raise ValueError(
                 f"camera {camera.key}: {size[0]} x {size[1]} pixels given, the policy was trained on "
-                f"{camera.height} x {camera.width} and does not resize; set the camera to this size"
+                f"{camera.height} x {camera.width} and does not resize; set the camera to this size, or "
+                f"cameras.{camera.key}.resize to stretch, pad or fill"
             )
 
 

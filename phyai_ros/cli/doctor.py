@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,17 +49,15 @@ def examine(params: Path | None, policy_name: str, seconds: float, offline: bool
     """All checks; those of the inputs need a parameter file."""
     from phyai_ros.doctor.examine import check_machine, examine_files, examine_graph, examine_node
 
-    settings = spec = None
-    checks: list[Check] = []
-    if params is not None:
-        settings, spec, checks = examine_files(params, policy_name)
+    settings, policy, checks = (None, None, []) if params is None else examine_files(params, policy_name)
     checks += check_machine(settings)
-    if offline:
-        return checks
-    with own_node(params, policy_name) as node:
-        if settings is not None and spec is not None:
-            checks += examine_graph(node, settings, spec, policy_name, seconds)
-        return checks + examine_node(node, policy_name)
+    with closing(policy) if policy else nullcontext():
+        if offline:
+            return checks
+        with own_node(params, policy_name) as node:
+            if policy is not None:
+                checks += examine_graph(node, policy, policy_name, seconds)
+            return checks + examine_node(node, policy_name)
 
 
 @contextmanager

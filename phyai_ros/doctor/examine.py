@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyai_core.types import PolicySpec
 from phyai_ros.doctor.checks import Check, Level, fail, ok, warn
 from phyai_ros.doctor.hearing import Hearing
 from phyai_ros.doctor.inputs import check_inputs
@@ -18,28 +17,31 @@ from phyai_ros.settings import Settings
 if TYPE_CHECKING:
     from rclpy.node import Node
 
+    from phyai_ros.assembly import LoadedPolicy
+
 STATUS_S = 0.6  # ~/status comes ten times a second
 LEVELS = {"running": Level.OK, "disabled": Level.OK, "inactive": Level.OK, "waiting": Level.WARN, "holding": Level.WARN}
 
 
-def examine_files(path: Path, policy_name: str) -> tuple[Settings | None, PolicySpec | None, list[Check]]:
-    """Parameters and policy. Settings filled in from the policy, with its spec; None where it could not be loaded."""
+def examine_files(path: Path, policy_name: str) -> tuple[Settings | None, LoadedPolicy | None, list[Check]]:
+    """Parameters and policy. Settings filled in from the policy; None where it could not be loaded. Close it."""
     settings, checks = check_params_file(path, policy_name)
     if settings is None:
         return None, None, checks
     policy, more = check_policy(settings)
     checks += more
-    return (settings, None, checks) if policy is None else (policy.settings, policy.spec, checks)
+    return (settings if policy is None else policy.settings), policy, checks
 
 
 def examine_graph(
-    node: Node, settings: Settings, spec: PolicySpec, policy_name: str, seconds: float = 2.0, discovery_s: float = 3.0
+    node: Node, policy: LoadedPolicy, policy_name: str, seconds: float = 2.0, discovery_s: float = 3.0
 ) -> list[Check]:
     """What the policy node would meet on this graph. `node` is our own, in the policy's namespace, spun by nobody."""
+    settings, spec = policy.settings, policy.spec
     hearing = Hearing(node, settings, spec)
     try:
         hearing.run(seconds, discovery_s)
-        return [*check_inputs(node, settings, spec, hearing), *check_robot_side(node, settings, spec, policy_name)]
+        return [*check_inputs(node, policy, hearing), *check_robot_side(node, settings, spec, policy_name)]
     finally:
         hearing.close()
 

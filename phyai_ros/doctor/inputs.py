@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from phyai_core.engine import blank_request
 from phyai_core.types import PolicySpec
-from phyai_ros.doctor.checks import Check, Level, fail, ok, warn, worst
+from phyai_ros.doctor.checks import Check, Level, fail, ok, split_fix, warn, worst
 from phyai_ros.doctor.hearing import Heard, Hearing
 from phyai_ros.doctor.machine import LARGE_IMAGE_BYTES, has_large_segment
 from phyai_ros.image_bridge import check_message
@@ -21,12 +22,16 @@ from phyai_ros.stamps import StampLimits, judge_stamp
 if TYPE_CHECKING:
     from rclpy.node import Node
 
+    from phyai_ros.assembly import LoadedPolicy
+    from phyai_ros.sample import InputSet
+
 SLOWEST_CAMERA = 0.5  # of the policy's rate
 LATE_SHARE = 0.5  # of inputs.max_age_s
 
 
-def check_inputs(node: Node, settings: Settings, spec: PolicySpec, hearing: Hearing) -> list[Check]:
+def check_inputs(node: Node, policy: LoadedPolicy, hearing: Hearing) -> list[Check]:
     """`hearing` has run."""
+    settings, spec = policy.settings, policy.spec
     checks: list[Check] = list(_check_clock(node))
     for key, heard in hearing.cameras.items():
         checks += _check_topic(node, heard, hearing) or _check_camera(heard, key, settings, spec)
@@ -36,7 +41,7 @@ def check_inputs(node: Node, settings: Settings, spec: PolicySpec, hearing: Hear
     checks += [warn("clock", "offset", text, fix) for text in hearing.inputs.clocks.remarks()]
     checks += [warn("messages", "lost", *text.split("; ", 1)) for text in hearing.inputs.gaps.remarks()]
     if worst(checks) < Level.FAIL:
-        checks.append(_check_set(node, hearing))
+        checks += _check_set(node, policy, hearing)
     return checks
 
 
@@ -161,14 +166,26 @@ def _check_pose(heard: Heard, settings: Settings, spec: PolicySpec) -> list[Chec
     return []
 
 
-def _check_set(node: Node, hearing: Hearing) -> Check:
-    """Whether the node would find one complete set of inputs now."""
+def _check_set(node: Node, policy: LoadedPolicy, hearing: Hearing) -> list[Check]:
+    """Whether the node would find one complete set of inputs now, and the policy make a chunk of it."""
     sample = hearing.inputs.sample(node.get_clock().now().nanoseconds, 0)
     if sample.fault is not None:
-        return fail(
-            "inputs", "set", sample.fault.text, "bring the stamps of the inputs together, or raise inputs.slop_s"
-        )
-    return ok("inputs", "set", f"complete, {sample.spread_s * 1e3:.0f} ms between oldest and newest")
+        fix = "bring the stamps of the inputs together, or raise inputs.slop_s"
+        return [fail("inputs", "set", sample.fault.text, fix)]
+    whole = ok("inputs", "set", f"complete, {sample.spread_s * 1e3:.0f} ms between oldest and newest")
+    return [whole, _check_chunk(policy, sample.obs)]
+
+
+def _check_chunk(policy: LoadedPolicy, inputs: InputSet) -> Check:
+    _, tables, noise = blank_request(policy.spec)
+    try:
+        actions = policy.engine.infer(inputs.decode(), tables, noise).actions
+    except Exception as error:  # the policy's own code, which the node would report in the same words
+        what, fix = split_fix(str(error))
+        return fail("inputs", "chunk", what, fix or "give the policy what it asks for")
+    if not np.isfinite(actions).all():
+        return fail("inputs", "chunk", "the policy plans values that are not finite", "check its weights: verify")
+    return ok("inputs", "chunk", f"the policy plans {len(actions)} actions from what is there now")
 
 
 def _type_name(kind: type) -> str:

@@ -49,7 +49,7 @@ def check_policy(settings: Settings) -> tuple[LoadedPolicy | None, list[Check]]:
     shape = f"{spec.name}: H {spec.action_horizon}, {spec.action_dim} actions, {spec.state_dim} state values"
     checks = [ok(POLICY, settings.inference.adapter, f"{shape}, {1 / spec.dt_s:g} Hz"), ok(POLICY, "inference", warm)]
     checks += [_check_latency(policy), _check_weights(policy), _check_memory(settings)]
-    return policy, [*checks, _check_limits(policy)]
+    return policy, [*checks, _check_limits(policy), *_check_order(policy)]
 
 
 def _explain(error: ParameterError) -> list[Check]:
@@ -92,6 +92,15 @@ def _check_limits(policy: LoadedPolicy) -> Check:
     return ok(PARAMETERS, "limits", f"velocity {_spread(limits.velocity)}, acceleration {_spread(limits.acceleration)}")
 
 
+def _check_order(policy: LoadedPolicy) -> list[Check]:
+    """Joints that the policy knows by the same names, at other places: each would get the actions of another one."""
+    own = [feature.name for feature in policy.spec.action]
+    pairs = list(zip(policy.settings.joints.names or own, own, strict=True))
+    swapped = [f"{joint} would do what the policy plans for {name}" for joint, name in pairs if name != joint in own]
+    fix = f"write them in the policy's order: {', '.join(own)}"
+    return [warn(PARAMETERS, "joints.names", ", ".join(swapped), fix)] if swapped else []
+
+
 def _spread(values) -> str:
     low, high = min(values), max(values)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
@@ -101,8 +110,10 @@ def _check_weights(policy: LoadedPolicy) -> Check:
     """Which number formats the weights have, on which device."""
     from torch import nn
 
-    modules = [value for value in vars(policy.engine.adapter).values() if isinstance(value, nn.Module)]
-    weights = [weight for module in modules for weight in module.parameters()]
+    if policy.settings.inference.placement == "process":
+        return ok(POLICY, "weights", f"in a child process, on {policy.settings.inference.device}")
+    attributes = [value for value in vars(policy.engine.adapter).values() if isinstance(value, nn.Module)]
+    weights = [*nn.ModuleList(attributes).parameters()]  # each once: adapters name parts of their network as well
     kinds = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
     count = sum(weight.numel() for weight in weights)
     text = f"{count / 1e6:.1f} million in {', '.join(kinds)}" if weights else "kept in a form of the policy's own"

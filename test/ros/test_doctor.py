@@ -22,6 +22,7 @@ from phyai_ros.parameters import build_settings
 from ros.policy_rig import PolicyRig
 
 DEMO = yaml.safe_load((ROOT / "config" / "demo.yaml").read_text())["/**/policy"]["ros__parameters"]
+ACT = ROOT / "test" / "golden" / "models" / "act"
 WEIGHTS = next((ROOT / "phyai_ros" / "sim").rglob("flow_tiny.json"), None) or next(ROOT.glob("*/**/flow_tiny.json"))
 
 
@@ -53,6 +54,11 @@ PARAMETERS = {
     "cut-off weights": ({"inference.checkpoint": "{folder}/cut"}, "flow_tiny", "cannot be read"),
     "statistics of another robot": ({"inference.checkpoint": "{folder}/stats"}, "flow_tiny", "state_std"),
     "missing camera": ({"cameras": {"keys": ["wrist"], "wrist": {"topic": "x"}}}, "cameras.keys", "add 'front'"),
+    "joints in another order": (
+        {"joints.names": ["shoulder", "yaw", "elbow", "wrist_pitch"]},
+        "joints.names",
+        "yaw would do what the policy plans for shoulder",
+    ),
     "too few joints": ({"joints.names": ["a", "b"]}, "joints.names", "4 names"),
     "horizon beyond the chunk": ({"rtc.execution_horizon": 32}, "rtc.execution_horizon", "1 to 31"),
     "inference too slow": ({"inference.inject_delay_s": 1.2}, "latency", "allowed is 0.960 s"),
@@ -71,6 +77,17 @@ def test_what_is_wrong_with_parameters_or_policy_is_named(case, tmp_path):
     expect(write(tmp_path / "params.yaml", {**DEMO, **placed}), name, said)
 
 
+@pytest.mark.parametrize(("placement", "said"), [("thread", "0.3 million"), ("process", "in a child process")])
+def test_weights_are_told_once_wherever_inference_runs(placement, said, tmp_path):
+    parameters = {"inference": {"adapter": "act", "checkpoint": str(ACT), "placement": placement}, "rtc.mode": "none"}
+    cameras = {"keys": ["top", "wrist"], "top": {"topic": "top"}, "wrist": {"topic": "wrist"}}
+    path = write(tmp_path / "params.yaml", {**parameters, "cameras": cameras, "rtc.execution_horizon": 5})
+    _, policy, checks = examine_files(path, "/policy")
+    assert policy is not None, checks
+    policy.close()
+    assert said in next(check.text for check in checks if check.name == "weights")
+
+
 def test_a_file_that_is_none_or_for_another_node_is_named(tmp_path):
     broken = tmp_path / "params.yaml"
     broken.write_text("/**:\n  ros__parameters:\n   a: [1, 2\n")
@@ -80,7 +97,9 @@ def test_a_file_that_is_none_or_for_another_node_is_named(tmp_path):
 
 def expect(path: Path, name: str, said: str) -> None:
     """The doctor finds `said` under `name`, and knows a fix for all that it finds."""
-    _, _, checks = examine_files(path, "/policy")
+    _, policy, checks = examine_files(path, "/policy")
+    if policy is not None:
+        policy.close()
     found = [check for check in checks if check.level > Level.OK and check.name == name]
     assert found and said in f"{found[0].text} → {found[0].fix}", checks
     assert all(check.fix for check in checks if check.level > Level.OK)

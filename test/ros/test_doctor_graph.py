@@ -10,11 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import rclpy
+import torch
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float64MultiArray, String
 
+from phyai_core.engine import Engine
+from phyai_core.types import Observation
+from phyai_ros.assembly import LoadedPolicy
 from phyai_ros.doctor.checks import Check, Level, worst
 from phyai_ros.doctor.examine import examine_graph
 from phyai_ros.parameters import build_settings
@@ -38,13 +42,24 @@ def settings_of(**changes: object) -> Settings:
     return check_against_spec(build_settings(values), FakePolicy().spec)
 
 
-def examine(doctor: rclpy.Context, namespace: str, sim_time: bool = False, **changes: object) -> list[Check]:
+class Choosy(FakePolicy):
+    """A policy that does not resize: it takes a blank observation, and no camera of this robot."""
+
+    def preprocess(self, obs: Observation):
+        if obs.stamp_ns:
+            raise ValueError("camera front: 8 x 8 pixels given, the policy was trained on 60 x 80; resize it")
+        return super().preprocess(obs)
+
+
+def examine(
+    doctor: rclpy.Context, namespace: str, sim_time: bool = False, policy: type = FakePolicy, **changes: object
+) -> list[Check]:
     """What the doctor, in a ROS context of its own as in a process of its own, finds in `namespace`."""
     simulated = [Parameter("use_sim_time", value=sim_time)]
     node = Node("phyai_doctor", context=doctor, namespace=namespace, parameter_overrides=simulated)
-    settings, spec = settings_of(**changes), FakePolicy().spec
+    loaded = LoadedPolicy(Engine(policy(), torch.device("cpu")), settings_of(**changes))
     try:
-        return examine_graph(node, settings, spec, f"{namespace}/policy", seconds=0.6, discovery_s=3.0)
+        return examine_graph(node, loaded, f"{namespace}/policy", seconds=0.6, discovery_s=3.0)
     finally:
         node.destroy_node()
 
@@ -100,6 +115,7 @@ GRAPHS = {
     "row shorter than its pixels": (robot(encoding="rgba8"), {}, CAMERA, "step"),
     "slow camera": (robot(camera_hz=6.0), {}, CAMERA, "the policy runs at 25 Hz"),
     "another shape": (robot(size=(8, 32)), {}, CAMERA, "32 x 8"),
+    "pictures the policy does not take": (robot(), {"policy": Choosy}, "inputs", "trained on 60 x 80 → resize it"),
     "image larger than default settings carry": (robot(size=(480, 640)), {}, CAMERA, "more than default settings"),
     "unstamped pictures": (robot(camera_stamp=lambda now_ns, count: 0), {}, CAMERA, "without a stamp"),
     "pictures of another clock": (robot(camera_stamp=lambda now_ns, count: 10**10 + count), {}, CAMERA, "wall time"),
@@ -164,4 +180,5 @@ def test_what_is_wrong_with_a_graph_is_named(case, found):
 def test_a_healthy_robot_is_called_healthy(found):
     assert worst(found["healthy"]) < Level.FAIL, found["healthy"]
     assert any("complete" in check.text for check in found["healthy"])
+    assert any(check.text == "the policy plans 24 actions from what is there now" for check in found["healthy"])
     assert any(check.text == "camera front gets it as it is" for check in found["healthy"])

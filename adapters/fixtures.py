@@ -20,19 +20,14 @@ from phyai_core.slot import Job
 def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: torch.device) -> Iterator[Stage]:
     """Every named value of one inference without RTC from `recorded`, its noise [B, H, A'] included.
 
-    Raises ValueError for a policy that names no values.
+    Raises ValueError for a policy that names no values, and for inputs of another policy.
     """
     if not isinstance(adapter, (PiAdapter, Traceable)):
         raise ValueError(f"verify: {adapter.spec.name} names no values inside its network, so none can be compared")
-    pi = isinstance(adapter, PiAdapter)
-    read, follow = (
-        (partial(recorded_inputs, adapter), partial(trace, adapter))
-        if pi
-        else (
-            adapter.recorded_inputs,
-            adapter.trace,
-        )
-    )
+    if isinstance(adapter, PiAdapter):
+        read, follow = partial(recorded_inputs, adapter), partial(trace, adapter)
+    else:
+        read, follow = adapter.recorded_inputs, adapter.trace
     if adapter.spec.num_denoise_steps and "noise" not in recorded:
         raise ValueError("--io: inputs.safetensors has no `noise`; without it two runs cannot agree")
     try:
@@ -41,6 +36,10 @@ def trace_recording(adapter: Adapter, recorded: Mapping[str, Tensor], device: to
         raise ValueError(f"--io: inputs.safetensors has no {error}, which {adapter.spec.name} needs") from None
     batch = len(next(iter(inputs.values())))
     noise = inputs.pop("noise", recorded.get("noise", torch.zeros(batch, *adapter.spec.noise_shape)))
+    if tuple(noise.shape[1:]) != adapter.spec.noise_shape:
+        wanted = ", ".join(map(str, adapter.spec.noise_shape))
+        text = f"`noise` is {list(noise.shape)}, {adapter.spec.name} takes [B, {wanted}]"
+        raise ValueError(f"--io: {text}; give a recording of this policy")
     on_device = {name: tensor.to(device) for name, tensor in inputs.items()}
     for stage in follow(on_device, noise.to(device)):
         yield stage

@@ -22,7 +22,7 @@ INPUTS, STAGES, OUTPUTS = "inputs.safetensors", "intermediates.safetensors", "ou
 class Tolerance:
     """What still counts as equal. Integers and masks have to be equal bit by bit in any case.
 
-    `absolute` is of the largest difference, in units of the record's root mean square where that is above 1;
+    `absolute` is of the largest difference, in units of the record's root mean square (RMS) where that is above 1;
     `relative` is of the L2 norm of the difference. One of them is None.
     """
 
@@ -30,7 +30,9 @@ class Tolerance:
     relative: float | None = None
 
     def __str__(self) -> str:
-        return f"max abs {self.absolute:g}" if self.relative is None else f"relative L2 {self.relative:g}"
+        if self.relative is not None:
+            return f"relative L2 {self.relative:g}"
+        return f"max abs {self.absolute:g}, times the RMS of the record where that is above 1"
 
 
 def default_tolerance(adapter: Adapter, device: torch.device) -> Tolerance:

@@ -19,3 +19,8 @@ def make_console() -> Console:
 def tell_written(console: Console, path: Path) -> None:
     """Every file that a command leaves behind is named."""
     console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def tell_on_stderr(message: object, style: str) -> None:
+    """A sentence about what went wrong, or may."""
+    Console(stderr=True).print(f"phyai-ros: {message}", style=style, markup=False, highlight=False, soft_wrap=True)

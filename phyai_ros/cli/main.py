@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
+from phyai_ros.cli.console import tell_on_stderr
 from phyai_ros.cli.errors import CommandFailed
 from phyai_ros.environment import prepare_environment
 
@@ -82,14 +83,23 @@ def children(table: Mapping[str, str], prefix: str) -> list[str]:
 
 
 def run(argv: Sequence[str] | None = None, table: Mapping[str, str] = COMMANDS) -> int:
-    """Run one command and return its exit code. Mistakes (ValueError) and failures become sentences on stderr."""
+    """Run one command and return its exit code. Mistakes (ValueError, files that cannot be read or written) and
+    failures become sentences on stderr.
+    """
     try:
-        LazyGroup(table, name="phyai-ros").main(args=argv, prog_name="phyai-ros")
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: tell_on_stderr(message, "yellow")
+            LazyGroup(table, name="phyai-ros").main(args=argv, prog_name="phyai-ros")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (ValueError, CommandFailed) as error:
-        Console(stderr=True).print(f"phyai-ros: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        tell_on_stderr(error, "red")
         return 2 if isinstance(error, ValueError) else 1
+    except OSError as error:
+        if error.filename is None:  # no file of the user's
+            raise
+        tell_on_stderr(f"{error.filename}: {error.strerror}", "red")
+        return 2
     return 0
 
 

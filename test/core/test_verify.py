@@ -47,7 +47,8 @@ def test_recorded_policies_are_reproduced_stage_by_stage_and_by_the_engine(kind,
     for name in ("preproc.image.0", "prefix.embs", "prefix.kv.2.v", "step.9.v_t", "actions_padded (engine)"):
         assert name in names
     assert max(stage["max_abs"] for stage in values["stages"]) < 1e-5
-    assert "departs" not in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "departs" not in out and "within" in out and "equal" in out
 
 
 def test_further_cases_lie_in_files_of_their_own(capfd):
@@ -93,6 +94,11 @@ def test_what_is_missing_is_said_in_a_sentence(tmp_path, capfd):
     assert run(["verify", str(tmp_path), "--io", str(golden)], TABLE) == 2
     assert "is of no known kind; known are act," in capfd.readouterr().err
     assert run(["verify", str(golden), "--io", str(golden), "--adapter", "flow_tiny"], TABLE) == 2
+
+
+def test_a_recording_of_another_policy_is_told(capfd):
+    assert run(["verify", str(GOLDEN / "pi05"), "--io", str(GOLDEN / "smolvla")], TABLE) == 2
+    assert "`noise` is [2, 8, 32], pi05 takes [B, 10, 32]; give a recording of this" in capfd.readouterr().err
 
 
 def test_a_tolerance_can_be_asked_for(capfd):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import types
+import warnings
 
 import pytest
 import yaml
@@ -54,6 +55,19 @@ def test_every_end_has_its_exit_code_and_a_sentence(table, capsys, error, code):
     shown = capsys.readouterr().err
     assert "Traceback" not in shown
     assert str(error or "") in shown
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence(table, tmp_path, capsys):
+    place = tmp_path / "a file" / "out"
+    place.parent.write_text("")
+    assert run(["try"], table(lambda: place.mkdir() if place.parent.exists() else None)) == 2
+    shown = capsys.readouterr().err
+    assert f"{place}: Not a directory" in shown and "Traceback" not in shown
+
+
+def test_a_warning_is_a_sentence_without_a_line_of_code(table, capsys):
+    assert run(["try"], table(lambda: warnings.warn("prompt: cut to 24 tokens", stacklevel=1))) == 0
+    assert capsys.readouterr().err == "phyai-ros: prompt: cut to 24 tokens\n"
 
 
 def test_a_defect_keeps_its_traceback(table):

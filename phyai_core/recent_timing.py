@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from phyai_core.delay import check_feasible
-from phyai_core.timing import ChunkTiming, Ring, roofline_at
+from phyai_core.timing import UNKNOWN, ChunkTiming, How, Ring, roofline_at
 
 CHUNKS = 256  # kept; about a minute and a half at 0.32 s a chunk
 
@@ -45,9 +45,13 @@ class RecentTiming:
         self._l_critical, self._delay = Ring(CHUNKS), Ring(CHUNKS)
 
     def push(self, timing: ChunkTiming) -> None:
-        """A term that is unknown for this chunk is left out, not counted as 0."""
+        """A term that is unknown for this chunk is left out, not counted as 0.
+
+        The way to the first effect counts once the robot's lag is measured: without it, it is another, shorter one.
+        """
+        critical = UNKNOWN if timing.l_effect.how is How.UNKNOWN else timing.l_critical
         terms = ((self._l_inference, timing.l_inference), (self._l_control, timing.l_control))
-        for ring, term in (*terms, (self._l_critical, timing.l_critical)):
+        for ring, term in (*terms, (self._l_critical, critical)):
             if not math.isnan(term.seconds):
                 ring.push(term.seconds)
         self._delay.push(timing.delay_counted)

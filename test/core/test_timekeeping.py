@@ -100,6 +100,17 @@ def test_the_median_and_the_99th_percentile_of_recent_chunks():
     assert math.isnan(keeper.recent.summarise().x_p50) and keeper.recent.summarise().feasible
 
 
+def test_the_way_to_the_effect_counts_only_with_the_lag_of_the_robot():
+    keeper = Timekeeper(make_spec(16), 8)
+    command = make_command([Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS, ROS_0 + 22 * MS)])
+    close(keeper, command)
+    assert math.isnan(keeper.recent.summarise().l_critical_p50)
+    keeper.lag.latest = Lag(0.060, 0.97)
+    close(keeper, command)
+    summary = keeper.recent.summarise()
+    assert summary.l_critical_p50 == summary.l_critical_p99 == pytest.approx(0.153)
+
+
 def test_without_publish_time_the_way_to_us_is_a_bound():
     source = Source("front", ROS_0, 90 * MS, 9, ROS_0 + 30 * MS)
     timing = close(Timekeeper(make_spec(16), 8), make_command([source]))

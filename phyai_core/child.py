@@ -77,7 +77,7 @@ class _Server:
         seconds = self._engine.warm_up(message.runs, lambda done, total: send(Progressed(done, total)))
         gc.collect()
         gc.freeze()  # the model never becomes garbage; later collections skip it
-        return Warm(seconds)
+        return Warm(seconds, self._engine.kernel_choices)
 
     def _infer(self, message: Infer) -> Done:
         if message.layout is not None:

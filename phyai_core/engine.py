@@ -114,6 +114,12 @@ class Engine:
         """How many requests one `run` may take; numbers in between are filled up."""
         return self.runner.batch_sizes
 
+    @property
+    def kernel_choices(self) -> str:
+        """After the warm-up: what the choices of kernels rest on, in words; empty where there were none to make."""
+        dispatcher = self.adapter.dispatcher
+        return dispatcher.summary() if dispatcher is not None and dispatcher.choices else ""
+
     def preprocess(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> PreparedRequest:
         """Check and convert a request; from any thread. `noise` is standard normal, of spec.noise_shape.
 

@@ -50,6 +50,7 @@ class RemoteEngine:
         self._hang_after_s, self._beat_within_s, self._start_within_s = hang_after_s, beat_within_s, start_within_s
         self._seq = 0
         self._inference_s = 0.0  # how long the last one took
+        self.kernel_choices = ""  # as Engine.kernel_choices
         self.spec = self._start()
 
     def _start(self) -> PolicySpec:
@@ -85,10 +86,11 @@ class RemoteEngine:
     def warm_up(self, runs: int = 3, progress: Progress | None = None) -> list[float]:
         """As Engine.warm_up. One more inference, the last of those returned, goes all the way there and back."""
         self._child.send(WarmUp(runs))
-        seconds = self._await(Warm, self._start_within_s, progress=progress).seconds
+        warm = self._await(Warm, self._start_within_s, progress=progress)
+        self.kernel_choices = warm.kernel_choices
         started_ns = time.perf_counter_ns()
         self.infer(*blank_request(self.spec))
-        return [*seconds, (time.perf_counter_ns() - started_ns) * 1e-9]
+        return [*warm.seconds, (time.perf_counter_ns() - started_ns) * 1e-9]
 
     def infer(self, obs: Observation, tables: RtcTables, noise: FloatArray | Tensor) -> EngineResult:
         """As Engine.infer. Raises ChildLost at the latest when the deadline of one inference has passed."""

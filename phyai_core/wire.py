@@ -62,9 +62,10 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Warm:
-    """From the child: ready; the seconds of each warm-up inference."""
+    """From the child: ready; the seconds of each warm-up inference, and Engine.kernel_choices."""
 
     seconds: list[float]
+    kernel_choices: str
 
 
 @dataclass(frozen=True)

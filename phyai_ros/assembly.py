@@ -77,8 +77,8 @@ def load_policy(settings: Settings, log: Callable[[str], None]) -> LoadedPolicy:
     if seconds:
         p99_s = float(np.quantile(seconds[1:] or seconds, 0.99, method="higher"))
         latency_s = p99_s + settings.inference.inject_delay_s
-        if isinstance(engine, Engine) and (dispatcher := engine.adapter.dispatcher) and dispatcher.choices:
-            log(f"{dispatcher.summary()} (see phyai-ros profile --explain)")
+        if engine.kernel_choices:
+            log(f"{engine.kernel_choices} (see phyai-ros profile --explain)")
         log(f"policy is warm: first inference {seconds[0] * 1e3:.1f} ms, then at most {latency_s * 1e3:.1f} ms")
     return LoadedPolicy(engine, settings, latency_s)
 

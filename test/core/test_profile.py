@@ -61,25 +61,29 @@ def test_the_runtime_finds_and_believes_it(measured):
         assert choice.taken == expected[key] and "us measured" in choice.reasons[choice.taken]
 
 
-def test_the_node_says_what_its_choices_rest_on(measured, tmp_path):
+def test_an_engine_says_what_its_choices_rest_on(measured, tmp_path):
     folder, _ = measured
     said = {}
     for name, where in (("measured", folder), ("empty", tmp_path)):
         engine = EngineRecipe(RandomLoad("tiny", 1, 20), "pi05", kernel_profile=where).build()
         engine.adapter.fuses_everywhere = True
         engine.warm_up(1)
-        said[name] = engine.adapter.dispatcher.summary()
+        said[name] = engine.kernel_choices
     count = said["measured"].split()[0]
     assert said["measured"] == f"{count} kernels chosen, {count} by measurement"
     assert said["empty"] == f"{count} kernels chosen, 0 by measurement (no profile)"
+    with pytest.raises(ValueError, match=r"kernel_profile is '.*nowhere', which is no folder; measure a profile there"):
+        EngineRecipe(RandomLoad("tiny", 1, 20), "pi05", kernel_profile=tmp_path / "nowhere").build()
+
+
+@pytest.mark.parametrize("placement", ["thread", "process"])
+def test_the_node_logs_it_wherever_inference_runs(placement):
     log = []
     cameras = {"keys": list(CAMERAS), "by_key": {key: {"topic": key} for key in CAMERAS}}
-    inference = {"adapter": "pi0", "checkpoint": str(MODELS / "pi0")}
+    inference = {"adapter": "pi0", "checkpoint": str(MODELS / "pi0"), "placement": placement}
     load_policy(Settings.model_validate({"inference": inference, "cameras": cameras}), log.append).close()
     (line,) = (line for line in log if "profile --explain" in line)
     assert line.startswith("fused inference refused: ") and line.endswith(" (see phyai-ros profile --explain)")
-    with pytest.raises(ValueError, match=r"kernel_profile is '.*nowhere', which is no folder; measure a profile there"):
-        EngineRecipe(RandomLoad("tiny", 1, 20), "pi05", kernel_profile=tmp_path / "nowhere").build()
 
 
 def test_it_is_kept_where_the_runtime_looks_and_only_new_calls_are_measured(tmp_path, monkeypatch, capfd):

@@ -98,4 +98,7 @@ def find_executable(name: str) -> Path:
 
 
 def describe_exit(code: int) -> str:
+    """A node handles Ctrl-C as soon as it is loaded; only before that a SIGINT ends it."""
+    if code == -signal.SIGINT:
+        return "interrupted while it was loading"
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"

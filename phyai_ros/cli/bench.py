@@ -26,7 +26,7 @@ LEAST_RUNS = 200  # below that a p99 says nothing
 
 
 def bench(
-    adapter: Annotated[str, typer.Option(help="Policy adapter")] = "pi05",
+    adapter: Annotated[str, typer.Option(help="Policy adapter; by default told from the files, or pi05")] = "",
     checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint folder")] = None,
     random_weights: Annotated[bool, typer.Option("--random-weights", help="No checkpoint: random weights")] = False,
     size: Annotated[str, typer.Option(help="With random weights: full, or tiny for a try on a CPU")] = "full",
@@ -52,6 +52,7 @@ def bench(
 ) -> None:
     """Measure one policy: fixed and varying prompt, RTC, batches; wall time, device time per stage, memory, floor."""
     began_s = time.perf_counter()
+    from phyai_adapters.detection import detect_adapter
     from phyai_core.recipe import EngineRecipe
 
     import_s = time.perf_counter() - began_s
@@ -61,6 +62,7 @@ def bench(
         load = _random_load(size, cameras, prompt_tokens, dtype, fp8_prefix)
     else:
         load = _plain_load(dtype, against_float32, fp8_prefix)
+    adapter = adapter or ("pi05" if random_weights else detect_adapter(checkpoint))
     sizes = (*(1 << power for power in range(batch.bit_length()) if 1 << power < batch), batch)
     settings = {"batch_sizes": sizes, "use_graphs": not eager, "compiled": compiled, "fused": not no_fused}
     recipe = EngineRecipe(load, adapter, checkpoint, device, threads, **settings)

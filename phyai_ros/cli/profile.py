@@ -38,7 +38,7 @@ def profile(
     explain: Annotated[bool, typer.Option("--explain", help="Say of each candidate why it is taken or not")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write choices and reasons")] = None,
 ) -> None:
-    """Measure, keep the times, and show what the runtime will choose from now on. A robot is never measured live."""
+    """Time the kernels that a policy can run by, and keep the times: the runtime chooses by them from then on."""
     from phyai_core.engine import resolve_device
     from phyai_core.kernel_times import default_folder, load_profile, measure_kernels
 

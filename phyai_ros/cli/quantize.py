@@ -33,9 +33,7 @@ def quantize(
     force: Annotated[bool, typer.Option("--force", help="Write it even if the error is larger")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures")] = None,
 ) -> None:
-    """Round a checkpoint offline and compare its actions with the original's. Exit code 1, and nothing written, when
-    they differ by more than --max-error.
-    """
+    """Round a checkpoint offline; exit code 1, nothing written, when its actions differ by more than --max-error."""
     from phyai_adapters import load_adapter
     from phyai_adapters import quantization as work
     from phyai_adapters.detection import detect_adapter

@@ -188,11 +188,9 @@ TABLE = {"bench": "phyai_ros.cli.bench:bench"}
 
 def test_the_command_writes_every_figure(tmp_path, capfd):
     file = tmp_path / "bench.json"
-    assert (
-        run(["bench", "--adapter", "flow_tiny", "--checkpoint", str(SHIPPED_CHECKPOINT), "--json", str(file)], TABLE)
-        == 0
-    )
+    assert run(["bench", "--checkpoint", str(SHIPPED_CHECKPOINT), "--json", str(file)], TABLE) == 0
     report = json.loads(file.read_text())
+    assert report["policy"] == "flow_tiny"
     assert report["runs"] == 200 and report["device"] == "cpu" and report["dtype"] == "float32"
     assert list(report["rows"]) == ["fixed prompt", "rtc identity"]
     for row in report["rows"].values():

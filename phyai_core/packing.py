@@ -81,7 +81,6 @@ class Staging:
         self._host_block = torch.zeros(packing.size, dtype=torch.uint8, pin_memory=pinned)
         self._device_block = torch.zeros(packing.size, dtype=torch.uint8, device=device) if pinned else self._host_block
         self.host = packing.arrays(self._host_block.numpy())
-        self._host_tensors = packing.tensors(self._host_block)
         self.device = packing.tensors(self._device_block)
 
     def upload(self) -> None:
@@ -98,10 +97,6 @@ class Staging:
     def upload_rest(self) -> None:
         """The other part."""
         self._copy(self._host_block[self._early_bytes :], self._device_block[self._early_bytes :])
-
-    def upload_one(self, name: str) -> None:
-        """One array."""
-        self._copy(self._host_tensors[name], self.device[name])
 
     def _copy(self, here: Tensor, there: Tensor) -> None:
         if self._device_block is not self._host_block:

@@ -121,7 +121,7 @@ class Slot:
         return graph
 
     def _embed_prompt(self) -> None:
-        self._staging.upload_one(TOKENS)
+        self._staging.upload_rest()  # an adapter may embed more than the tokens
         self._program.embed_prompt()
 
     def _compute(self) -> None:

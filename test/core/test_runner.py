@@ -13,6 +13,7 @@ import torch
 
 from core.fakes import LinearFlow, make_spec
 from phyai_core.engine import Engine, blank_observation, plain_tables, resolve_device
+from phyai_core.packing import Field, Packing, Staging
 from phyai_core.rtc import MODES, RtcConfig, build_tables
 from phyai_core.types import Leftover
 from phyai_core.validity import Lifetime
@@ -52,6 +53,26 @@ class PromptedFlow(LinearFlow):
     def encode_prefix(self, inputs):
         words = (inputs["prompt_embedding"] * inputs["token_mask"]).sum(1)
         return super().encode_prefix(inputs) + words[:, None, None]
+
+
+class ContrastingFlow(PromptedFlow):
+    """The prompt is embedded against another, constant input."""
+
+    def preprocess(self, obs):
+        return {**super().preprocess(obs), "empty_tokens": torch.tensor([[32]])}
+
+    def embed_prompt(self, inputs):
+        return super().embed_prompt(inputs) - inputs["empty_tokens"] * 0.01
+
+
+class Uploaded(Staging):
+    """The device's memory is another one than the host's, on a CPU too."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._device_block = torch.zeros_like(self._host_block)
+        fields = {name: Field(array.shape, array.dtype) for name, array in self.host.items()}
+        self.device = Packing(fields).tensors(self._device_block)
 
 
 def make_engine(adapter_type=LinearFlow, batch_sizes=(1, 2, 4), device=CPU, **settings):
@@ -122,6 +143,14 @@ def test_a_prompt_is_embedded_once_until_it_changes():
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[4])
     assert not np.allclose(results[0], results[2])
+
+
+def test_a_prompt_is_embedded_from_what_came_with_it(monkeypatch):
+    """With the very first request, when nothing else has been moved to the device yet."""
+    request = observe([0.5, -1.0], "go"), plain_tables(SPEC), NOISE[0]
+    expected = make_engine(ContrastingFlow, batch_sizes=(1,)).infer(*request).latent
+    monkeypatch.setattr("phyai_core.slot.Staging", Uploaded)
+    np.testing.assert_array_equal(make_engine(ContrastingFlow, batch_sizes=(1,)).infer(*request).latent, expected)
 
 
 class FusedFlow(LinearFlow):

@@ -59,8 +59,9 @@ def describe_dominant(medians_s: Mapping[str, float]) -> str:
     label = next(label for name, label, _ in STAGES if name == longest)
     what = f" ({WHAT[label]})" if label in WHAT else ""
     share = 100 * known[longest] / total_s
+    end = "effect" if "effect" in known else "command (the robot's own lag is not known)"
     return (
-        f"Of {show_ms(total_s)} from exposure to effect, {label}{what} takes {show_ms(known[longest])} ({share:.0f} %)."
+        f"Of {show_ms(total_s)} from exposure to {end}, {label}{what} takes {show_ms(known[longest])} ({share:.0f} %)."
     )
 
 
@@ -76,7 +77,7 @@ def describe_factors(point: Roofline, overlap: bool, factors: Sequence[float] = 
         if abs(then_s - now_s) < NO_CHANGE * now_s:
             same.append(name)
         else:
-            changed.append(f"{name} {show_ms(then_s)}")
+            changed.append(f"{name} {'' if changed else 'it is '}{show_ms(then_s)}")
     texts = [f"The cycle from launch to launch is {show_ms(now_s)}."]
     texts += [f"With a model {', '.join(changed)}."] if changed else []
     if same:
@@ -92,8 +93,8 @@ def describe_robots(l_env_s: float, l_inference_p99_s: float) -> str:
         return ""
     if robots == 0:
         return "Not even one robot keeps its execution horizon at the 99th percentile of inference."
-    word = "robot" if robots == 1 else "robots"
-    return f"At the 99th percentile this device serves {robots} such {word} one after the other, without batching."
+    many = "one such robot" if robots == 1 else f"{robots} such robots one after the other, without batching"
+    return f"At the 99th percentile this device serves {many}."
 
 
 def count_robots(l_env_s: float, l_inference_p99_s: float) -> int | None:

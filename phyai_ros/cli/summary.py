@@ -94,8 +94,10 @@ def make_table(summaries: Sequence[dict[str, Any]], title: str) -> Table:
 
 def _spread(key: str, unit: str, *parts: str):
     def show(summary: dict[str, Any]) -> str:
-        values = summary[key] or {}
-        return " / ".join(_number(values.get(part)) for part in parts) + f" {unit}"
+        values = [(summary[key] or {}).get(part) for part in parts]
+        if values == [None] * len(parts):
+            return "unknown"
+        return " / ".join(map(_number, values)) + f" {unit}"
 
     return show
 
@@ -113,7 +115,7 @@ _ROWS = (
     ("tick error, p50 / p99 / max", _spread("tick_error_ms", "ms", "p50", "p99", "max")),
     ("inference, p50 / p99", _spread("l_inference_ms", "ms", "p50", "p99")),
     ("camera to robot, p50 / p99", _spread("l_critical_ms", "ms", "p50", "p99")),
-    ("  chunks left out, lag not known", lambda s: f"{_number(s['chunks_without_lag'])} of {_number(s['chunks'])}"),
+    ("  chunks left out, lag not known", _single("chunks_without_lag")),
     ("X  executed window / inference", _single("x")),
     ("Y  executed window / control time", _single("y")),
     ("bound by", lambda summary: summary["bound"] or "unknown"),

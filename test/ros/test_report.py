@@ -42,6 +42,7 @@ def test_the_words_of_an_environment_bound_robot():
     assert describe_robots(0.32, 0.1) == (
         "At the 99th percentile this device serves 3 such robots one after the other, without batching."
     )
+    assert describe_robots(0.32, 0.2) == "At the 99th percentile this device serves one such robot."
     assert "Not even one" in describe_robots(0.32, 0.4) and describe_robots(0.32, math.nan) == ""
 
 
@@ -49,7 +50,8 @@ def test_the_words_of_an_inference_bound_robot():
     point = Roofline(0.08, 0.24, 0.24)
     assert "Inference-bound" in describe_regime(point)
     text = describe_factors(point, overlap=True)
-    assert "2 times slower 480 ms" in text and "2 times faster 120 ms" in text and "4 times faster 80.0 ms" in text
+    assert "With a model 4 times slower it is 960 ms, 2 times slower 480 ms" in text
+    assert "2 times faster 120 ms" in text and "4 times faster 80.0 ms" in text
     assert "2 times faster 200 ms" in describe_factors(point, overlap=False)
 
 
@@ -62,6 +64,8 @@ def test_nothing_is_said_of_what_is_not_known():
 def test_the_dominant_stage_is_named_with_its_share():
     text = describe_dominant({"queue": 0.010, "denoise": 0.060, "effect": 0.030, "vision": math.nan})
     assert text == "Of 100 ms from exposure to effect, denoise takes 60.0 ms (60 %)."
+    text = describe_dominant({"queue": 0.010, "denoise": 0.060, "effect": math.nan})
+    assert text.startswith("Of 70.0 ms from exposure to command (the robot's own lag is not known), denoise takes")
 
 
 def test_a_report_of_timings_says_shows_and_stores(tmp_path, capsys):

@@ -43,6 +43,9 @@ def test_the_way_to_the_robot_counts_only_where_its_lag_was_measured():
     assert summary["chunks_without_lag"] == 5
     unknown = summarise(replace(record, timing=record.timing | {"l_critical": way_s}))
     assert unknown["l_critical_ms"]["p50"] is None and unknown["chunks_without_lag"] == count
+    table = make_table([unknown], "")
+    shown = dict(zip(table.columns[0].cells, table.columns[1].cells, strict=True))
+    assert shown["camera to robot, p50 / p99"] == "unknown" and shown["  chunks left out, lag not known"] == str(count)
 
 
 def test_what_was_never_seen_is_null_and_the_file_is_strict_json(tmp_path):

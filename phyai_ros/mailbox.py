@@ -58,7 +58,8 @@ class Mailbox:
         self._joints = JointInbox(rules.joint_states_topic, self._map, reach_ns)
         self._lock = threading.Lock()
         self._tick, self.newer_than_ns = 0, -1
-        self._past: deque[InputSet] = deque(maxlen=spec.observation_steps - 1)
+        self._steps = spec.observation_steps
+        self._past: deque[tuple[int, InputSet]] = deque(maxlen=self._steps)  # with their ticks, the last one included
         self.prompt = settings.prompt
         self.received = dict.fromkeys(
             [*self._topics.values(), *self._cloud_topics.values(), rules.joint_states_topic], 0
@@ -114,17 +115,21 @@ class Mailbox:
     def sample(self, now_ros_ns: int, tick: int, last_command: FloatArray | None = None) -> Sample:
         """The newest usable set at this tick, or the fault that prevents one. Neither waits nor decodes.
 
-        `last_command` [A] is the row emitted last; None before the first, when the measured pose stands for it.
+        `last_command` [A] is the row emitted last; None before the first, when the measured pose stands for it. A tick
+        may ask again.
         """
         self._tick = tick
         sample = self._choose(now_ros_ns, last_command)
-        if not self._past.maxlen:
+        if self._steps == 1:
             return sample
         if sample.obs is None:
             self._past.clear()  # what comes after a gap is more than a tick away from what came before
             return sample
-        history = tuple(before for before in self._past if before.stamp_ns > self.newer_than_ns)
-        self._past.append(sample.obs)
+        while self._past and self._past[-1][0] >= tick:  # asked again, or the ticks count anew after an activation
+            self._past.pop()
+        before = list(self._past)[1 - self._steps :]
+        history = tuple(obs for _, obs in before if obs.stamp_ns > self.newer_than_ns)
+        self._past.append((tick, sample.obs))
         return replace(sample, obs=replace(sample.obs, history=history))
 
     def _choose(self, now_ros_ns: int, last_command: FloatArray | None) -> Sample:

@@ -39,6 +39,22 @@ def test_the_last_ticks_are_seen_oldest_first_and_decoded_with_the_newest(rig):
     assert all(past.images["front"].shape == (2, 2, 3) and past.history == () for past in obs.history)
 
 
+def test_a_tick_that_looks_twice_does_not_see_itself(rig):
+    """As it does at rest, where it seeds the output in between."""
+    for k in range(4):
+        first = tick(rig, k)
+        again = rig.sample(k * TICK_MS + 1, k)
+        assert seen(again) == seen(first) == [float(before) for before in range(max(0, k - 2), k)]
+
+
+def test_nothing_from_before_an_activation_is_seen(rig):
+    for k in range(3):
+        tick(rig, k)
+    rig.image(20 * TICK_MS)
+    rig.joints(20 * TICK_MS)
+    assert seen(rig.sample(20 * TICK_MS + 1, 0)) == []
+
+
 def test_nothing_from_before_a_gap_or_a_reset_is_seen(rig):
     for k in range(3):
         tick(rig, k)

@@ -65,7 +65,7 @@ class RtcExecutor(InferenceSide):
         """One control period. `obs` None: nothing fit to launch with. `fault`: hold, then stop, and drop the epoch.
 
         `missed` are ticks lost since the last call on an output that advanced by itself: their rows count as emitted.
-        Never blocks beyond the lock, never raises on any input of the declared types.
+        Never blocks beyond the lock, never raises on any input of the declared types. In mode instant it infers, too.
         """
         with self._changed:
             self.counters.ticks += 1

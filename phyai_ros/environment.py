@@ -7,6 +7,7 @@ holds this package. A process outside of such a prefix, or with a workspace sour
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def prepare_environment(prefix: Path | None = None) -> None:
     if needs_libraries and os.environ.get(_RESTARTED) != str(prefix):
         os.environ[_RESTARTED] = str(prefix)
         os.execv(sys.executable, sys.orig_argv)
+
+
+def prepare_node() -> None:
+    """For the script of a node: as prepare_environment; and until the node handles Ctrl-C, that ends it silently."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    prepare_environment()
 
 
 def _put_first(variable: str, folder: Path) -> bool:

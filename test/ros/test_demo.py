@@ -52,7 +52,9 @@ def test_a_child_that_dies_is_told_with_the_end_of_its_log(nodes, tmp_path):
 def test_a_child_that_is_interrupted_before_it_handles_it_reads_well(nodes, tmp_path):
     from phyai_ros.cli.processes import describe_exit
 
-    text = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nprint('importing', flush=True)\n"
+    text = (
+        "import time\nfrom phyai_ros.environment import prepare_node\nprepare_node()\nprint('importing', flush=True)\n"
+    )
     child = nodes(text + "time.sleep(60)", tmp_path)("policy_node", [], os.environ, tmp_path / "log")
     wait_for(lambda: "importing" in child.tail())
     assert describe_exit(child.stop()) == "interrupted while it was loading"

@@ -17,6 +17,7 @@ from phyai_core.types import Action, Command, Reason
 from phyai_ros.assembly import LoadedPolicy, build_executor, build_motion, make_output
 from phyai_ros.joints import robot_joint_names
 from phyai_ros.mailbox import Mailbox
+from phyai_ros.motion_guard import MotionGuard
 from phyai_ros.pipeline import Pipeline
 from phyai_ros.replay.action_log import ActionLog, ChunkLine, TickLine
 from phyai_ros.replay.bag import BagMessage
@@ -70,18 +71,8 @@ class Driver:
         self.mailbox = Mailbox(settings, spec, self.clock.now_ns, steady_now_ns=self.clock.now_ns)
         self._inference = LogicalInference(self.executor, self.clock, latency, self.inferences.append)
         self._output = make_output(policy, lambda topic, message: on_message(self.clock.ns, topic, message))
-        self.pipeline = Pipeline(
-            self.executor,
-            self.mailbox,
-            self._output,
-            Timekeeper(spec, settings.rtc.execution_horizon),
-            ros_now_ns=self.clock.now_ns,
-            on_command=self._note_command,
-            on_chunk=self._note_chunk,
-            steady_now_ns=self.clock.now_ns,
-            motion=motion,
-            rules=_make_rules(settings, enabled=Reason.DISABLED in unheard),
-        )
+        rules = _make_rules(settings, enabled=Reason.DISABLED in unheard)
+        self.pipeline = self._make_pipeline(Timekeeper(spec, settings.rtc.execution_horizon), motion, rules)
         self._receivers = self._connect(inputs)
         self.on_command: Callable[[Command, int], None] = lambda command, stamp_ns: None
         self.on_chunk: Callable[[Command, ChunkTiming, int], None] = lambda command, timing, stamp_ns: None
@@ -90,6 +81,20 @@ class Driver:
         self._tick, self._before, self._sub = self.ticks.first(), -1, 0
         self._follower = Follower(self.pipeline, self.executor, self.mailbox, self.clock, unheard)
         self.pipeline.begin()
+
+    def _make_pipeline(self, timekeeper: Timekeeper, motion: MotionGuard, rules: Rules) -> Pipeline:
+        return Pipeline(
+            self.executor,
+            self.mailbox,
+            self._output,
+            timekeeper,
+            ros_now_ns=self.clock.now_ns,
+            on_command=self._note_command,
+            on_chunk=self._note_chunk,
+            steady_now_ns=self.clock.now_ns,
+            motion=motion,
+            rules=rules,
+        )
 
     def _connect(self, inputs: InputTopics) -> dict[str, Callable[[Any], None]]:
         receivers: dict[str, Callable[[Any], None]] = {

@@ -216,13 +216,13 @@ def compare_placements(thread: Engine, process: RemoteEngine, runs: int) -> dict
     return {**{name: summarise_ms(wall) for name, wall in walls.items()}, "overhead": summarise_ms(overhead)}
 
 
-def matrix_dtype(adapter: Adapter) -> torch.dtype:
-    """The type of most of the weights; FP8 is only a form in which some are kept."""
+def matrix_dtype(adapter: Adapter) -> torch.dtype | None:
+    """The type of most of the weights; FP8 is only a form in which some are kept. None for an exported network."""
     modules = [value for value in vars(adapter).values() if isinstance(value, torch.nn.Module)]
     sizes: Counter[torch.dtype] = Counter()
     for parameter in (parameter for module in modules for parameter in module.parameters()):
         sizes[parameter.dtype] += parameter.numel() if parameter.dtype.itemsize > 1 else 0
-    return sizes.most_common(1)[0][0]
+    return max(sizes, key=sizes.get, default=None)
 
 
 def relative_error(engine: Engine, reference: Engine, request: tuple[Observation, RtcTables, np.ndarray]) -> float:

@@ -69,7 +69,7 @@ def bench(
     engine, start_s = _start(recipe)
     start_s = {"import": import_s, **start_s}
     report = {**host_facts(), **_describe(engine), "start_s": start_s, **_measure(engine, runs, warm_up)}
-    report["floor"] = _floor(recipe, engine.device, report["dtype"])
+    report["floor"] = _floor(recipe, engine.device, report["dtype"]) if report["dtype"] else None
     if process:
         report["process_ms"], report["process_start_s"] = _compare_process(engine, recipe, runs)
     if against_float32:
@@ -126,7 +126,7 @@ def _describe(engine: Engine) -> dict[str, Any]:
         "action_horizon": spec.action_horizon,
         "num_denoise_steps": spec.num_denoise_steps,
         "device": torch.cuda.get_device_name(engine.device) if cuda else "cpu",
-        "dtype": str(matrix_dtype(engine.adapter)).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch.") if (dtype := matrix_dtype(engine.adapter)) else None,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "graphs": sum(slot.graph is not None for slot in engine.runner.slots.values()),
@@ -210,17 +210,18 @@ def _show(report: dict[str, Any], console: Console) -> None:
 
 
 def make_table(report: dict[str, Any]) -> Table:
-    """One line per case, milliseconds; the floor last."""
-    title = f"{report['policy']} on {report['device']}, {report['dtype']}, {report['runs']} runs each, ms"
+    """One line per case, milliseconds; the floor last, where the operations of the policy can be counted."""
+    kind, floor = report["dtype"] or "an exported network", report["floor"]
+    title = f"{report['policy']} on {report['device']}, {kind}, {report['runs']} runs each, ms"
     table = Table(title=title, title_justify="left", show_edge=False)
-    stages = list(report["floor"]["stages"])
+    stages = list(floor["stages"]) if floor else []
     for column in ("", "p50", "p99", "max", "device p50", *stages):
         table.add_column(column, justify="right" if column else "left")
     for name, row in report["rows"].items():
         wall = [f"{row['wall_ms'][key]:.2f}" for key in ("p50", "p99", "max")]
         parts = [f"{row['stages_ms'][stage]['p50']:.2f}" if stage in row["stages_ms"] else "" for stage in stages]
         table.add_row(name, *wall, f"{row['device_ms']['p50']:.2f}", *parts)
-    floors = [f"{stage['ms']:.3f}" for stage in report["floor"]["stages"].values()]
-    source = report["floor"]["roofs"]["source"]
-    table.add_row(f"floor ({source})", f"{report['floor']['ms']:.3f}", "", "", "", *floors)
+    if floor:
+        floors = [f"{stage['ms']:.3f}" for stage in floor["stages"].values()]
+        table.add_row(f"floor ({floor['roofs']['source']})", f"{floor['ms']:.3f}", "", "", "", *floors)
     return table

@@ -50,14 +50,16 @@ def summary_lines(found: Description) -> Iterator[str]:
     spec = found.spec
     rate = "unknown rate" if _rate_missing(found) else f"{1.0 / spec.dt_s:g} Hz"
     yield f"adapter: {found.adapter}, {found.layout} layout"
-    yield f"size: {found.parameters / 1e6:.1f} million parameters, {found.file_bytes / 1e6:.1f} MB on disk"
+    parameters = f"{found.parameters / 1e6:.1f} million parameters, " if found.parameters else ""  # 0: not told
+    yield f"size: {parameters}{found.file_bytes / 1e6:.1f} MB on disk"
     if found.quantization:
         yield f"quantised: {found.quantization}"
     for camera in spec.cameras:
         yield f"camera: {camera.key}, trained on {camera.height} x {camera.width} pixels"
     yield f"prompt: up to {found.prompt_tokens} tokens" if found.prompt_tokens else "prompt: none"
     steps = f"{spec.num_denoise_steps} denoise steps" if spec.num_denoise_steps else "predicted at once"
-    yield f"chunk: {spec.action_horizon} actions at {rate}, {steps}"
+    actions = "1 action" if spec.action_horizon == 1 else f"{spec.action_horizon} actions"
+    yield f"chunk: {actions} at {rate}, {steps}"
     trained = f"; trained for delays up to {spec.rtc_max_delay} ticks" if spec.rtc_max_delay else ""
     yield f"RTC: {', '.join(spec.rtc_modes)}{trained}"
     for sentence in found.to_do:
@@ -89,9 +91,9 @@ def parameter_file(found: Description, checkpoint: Path) -> str:
         "    rtc:",
         f'      mode: "{_recommended_mode(spec)}"',
         f"      execution_horizon: {max(1, spec.action_horizon // 2)}",
-        "    cameras:",
-        f"      keys: [{', '.join(repr(camera.key) for camera in spec.cameras)}]",
     ]
+    if spec.cameras:
+        lines += ["    cameras:", f"      keys: [{', '.join(repr(camera.key) for camera in spec.cameras)}]"]
     for camera in spec.cameras:
         lines += [f"      {camera.key}:", f'        topic: "camera/{camera.key}/image_raw"  # your camera']
     lines += ["    joints:", f"      names: [{names}]  # your joints, in this order"]
@@ -112,4 +114,6 @@ def _rate_missing(found: Description) -> bool:
 
 
 def _recommended_mode(spec: PolicySpec) -> str:
+    if spec.action_horizon == 1:
+        return "instant"
     return next((mode for mode in ("trained", "identity", "hard") if mode in spec.rtc_modes), "none")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,6 +184,7 @@ def test_wrong_sizes_say_what_is_allowed(changes, words):
         random_adapter(**{"name": "pi05", "device": CPU, "size": "tiny", **changes})
 
 
+GOLDEN_POLICIES = Path(__file__).parents[1] / "golden" / "policies"
 TABLE = {"bench": "phyai_ros.cli.bench:bench"}
 
 
@@ -202,6 +204,15 @@ def test_the_command_writes_every_figure(tmp_path, capfd):
     assert set(report["start_s"]) == {"import", "load", "capture", "first inference"}
     assert report["kernels_per_chunk"] is None
     assert "fixed prompt" in capfd.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_an_exported_network_has_times_and_no_floor(tmp_path, capfd):
+    file = tmp_path / "bench.json"
+    assert run(["bench", "--checkpoint", str(GOLDEN_POLICIES / "h1"), "--json", str(file)], TABLE) == 0
+    report, out = json.loads(file.read_text()), capfd.readouterr().out
+    assert report["floor"] is report["dtype"] is None and report["rows"]["fixed prompt"]["wall_ms"]["p50"] > 0
+    assert "an exported network" in out and "floor" not in out
 
 
 def test_options_that_contradict_each_other_are_told(capfd):

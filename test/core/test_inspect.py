@@ -72,16 +72,24 @@ def test_a_bare_checkpoint_says_what_is_still_to_do(tmp_path, capfd):
         load_adapter("pi0", folder, CPU)
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("pi0", "identity"), ("flow_tiny", "identity"), ("cosmos3", "hard")])
-def test_the_parameter_file_fits_the_policy(kind, mode, tmp_path, capfd):
-    folder = SHIPPED_CHECKPOINT if kind == "flow_tiny" else GOLDEN / kind
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(
+    ("kind", "folder", "mode"),
+    [
+        ("pi0", GOLDEN / "pi0", "identity"),
+        ("flow_tiny", SHIPPED_CHECKPOINT, "identity"),
+        ("cosmos3", GOLDEN / "cosmos3", "hard"),
+        ("policy_file", GOLDEN.with_name("policies") / "h1", "instant"),
+    ],
+)
+def test_the_parameter_file_fits_the_policy(kind, folder, mode, tmp_path, capfd):
     file = tmp_path / "sub" / "policy.yaml"
     assert run(["inspect", str(folder), "--yaml", str(file)], TABLE) == 0
     out = capfd.readouterr().out
     assert f"adapter: {kind}" in out and f"wrote {file}" in out
     values = yaml.safe_load(file.read_text())["/**"]["ros__parameters"]
-    keys = values["cameras"].pop("keys")
-    values["cameras"] = {"keys": keys, "by_key": values["cameras"]}
+    cameras = values.pop("cameras", {"keys": []})
+    values["cameras"] = {"keys": cameras.pop("keys"), "by_key": cameras}
     settings = check_against_spec(Settings.model_validate(values), describe_checkpoint(folder, kind).spec)
     assert settings.rtc.mode == mode and Path(settings.inference.checkpoint) == folder.resolve()
 

@@ -13,6 +13,7 @@ from phyai_ros.images import Pixels
 from phyai_ros.settings import Camera
 
 TURNS = {"90": cv2.ROTATE_90_CLOCKWISE, "180": cv2.ROTATE_180, "270": cv2.ROTATE_90_COUNTERCLOCKWISE}
+RESIZED = {"policy": "", "stretch": "stretched {}", "pad": "padded {}", "fill": "cut {}"}
 FISHEYE = ("equidistant", "fisheye")
 MODELS = ("plumb_bob", "rational_polynomial", "", *FISHEYE)
 
@@ -51,7 +52,7 @@ class CameraView:
             "undistorted" if settings.undistort else "",
             f"turned by {settings.rotate} degrees" if settings.rotate != "0" else "",
             f"cropped to {x_y_w_h[2]} x {x_y_w_h[3]} at {x_y_w_h[0]}, {x_y_w_h[1]}" if x_y_w_h else "",
-            f"{settings.resize} to {self.spec.width} x {self.spec.height}" if settings.resize != "policy" else "",
+            RESIZED[settings.resize].format(f"to {self.spec.width} x {self.spec.height}"),
         ]
         return ", ".join(filter(None, steps)) or "as it is"
 

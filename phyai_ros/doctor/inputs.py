@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SLOWEST_CAMERA = 0.5  # of the policy's rate
 LATE_SHARE = 0.5  # of inputs.max_age_s
+STATUS = "phyai_ros/msg/PolicyStatus"  # a policy's own topics lie beside it, and are no inputs
 
 
 def check_inputs(node: Node, policy: LoadedPolicy, hearing: Hearing) -> list[Check]:
@@ -61,7 +62,7 @@ def _check_topic(node: Node, heard: Heard, hearing: Hearing) -> list[Check]:
     wanted = _type_name(heard.kind)
     others = sorted({info.topic_type for info in publishers} - {wanted})
     if not publishers:
-        near = _similar(node, wanted, heard.topic)
+        near = suggest_topics(node, wanted, heard.topic)
         return [fail(heard.topic, "publisher", "nobody publishes it", near or "start its driver, or correct the topic")]
     if others:
         transport = "cameras.<key>.transport" if "Image" in wanted else "inputs.joint_states_topic"
@@ -75,8 +76,11 @@ def _check_topic(node: Node, heard: Heard, hearing: Hearing) -> list[Check]:
     return []
 
 
-def _similar(node: Node, wanted: str, topic: str) -> str:
-    there = [name for name, kinds in node.get_topic_names_and_types() if wanted in kinds and name != topic]
+def suggest_topics(node: Node, wanted: str, topic: str) -> str:
+    """The fix that names what is published with the type that `topic` should have; empty where nothing is."""
+    topics = node.get_topic_names_and_types()
+    policies = tuple(name.removesuffix("status") for name, kinds in topics if STATUS in kinds)
+    there = [name for name, kinds in topics if wanted in kinds and name != topic and not name.startswith(policies)]
     publishing = [name for name in there if node.count_publishers(name)]
     return f"correct the topic; published as {wanted}: {', '.join(sorted(publishing)[:4])}" if publishing else ""
 

@@ -156,7 +156,7 @@ def test_without_settings_the_picture_is_the_policys_business():
     picture = corners()
     assert view().apply(picture) is picture and view().describe() == "as it is"
     words = view(rotate="90", crop=(3, 0, 1, 8), resize="pad", undistort=True).describe()
-    assert words == "undistorted, turned by 90 degrees, cropped to 1 x 8 at 3, 0, pad to 4 x 4"
+    assert words == "undistorted, turned by 90 degrees, cropped to 1 x 8 at 3, 0, padded to 4 x 4"
 
 
 def test_a_crop_beyond_the_picture_is_refused():

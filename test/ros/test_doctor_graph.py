@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import rclpy
@@ -21,6 +22,7 @@ from phyai_core.types import Observation
 from phyai_ros.assembly import LoadedPolicy
 from phyai_ros.doctor.checks import Check, Level, worst
 from phyai_ros.doctor.examine import examine_graph
+from phyai_ros.doctor.inputs import suggest_topics
 from phyai_ros.parameters import build_settings
 from phyai_ros.settings import Settings
 from phyai_ros.spec_checks import check_against_spec
@@ -182,3 +184,14 @@ def test_a_healthy_robot_is_called_healthy(found):
     assert any("complete" in check.text for check in found["healthy"])
     assert any(check.text == "the policy plans 24 actions from what is there now" for check in found["healthy"])
     assert any(check.text == "camera front gets it as it is" for check in found["healthy"])
+
+
+def test_what_a_policy_publishes_is_not_suggested_as_its_input():
+    joints = "sensor_msgs/msg/JointState"
+    topics = [
+        ("/policy/status", ["phyai_ros/msg/PolicyStatus"]),
+        ("/policy/command", [joints]),
+        ("/arm/joints", [joints]),
+    ]
+    graph = SimpleNamespace(get_topic_names_and_types=lambda: topics, count_publishers=lambda name: 1)
+    assert suggest_topics(graph, joints, "/joint_states") == f"correct the topic; published as {joints}: /arm/joints"

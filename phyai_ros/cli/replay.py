@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from phyai_ros.cli import replay_options as options
+from phyai_ros.cli.console import make_console, tell_written
 from phyai_ros.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def replay(
     from phyai_ros.replay.message_packages import provide_message_packages
 
     provide_message_packages()
-    console = Console()
+    console = make_console()
     report = _run(_make_job(given), console)
     _show(report, console)
     _write_files(report, given, console)
@@ -98,10 +99,13 @@ def _make_scenario(given: SimpleNamespace) -> Scenario:
 def _write_files(report: Report, given: SimpleNamespace, console: Console) -> None:
     from phyai_ros.replay.result_files import write_files
 
+    if given.write is not None:
+        tell_written(console, given.write)
     if given.json_file is not None:
         report.write_json(given.json_file)
+        tell_written(console, given.json_file)
     for path in write_files(report, given.out) if given.out is not None else []:
-        console.print(f"wrote {path}", markup=False, highlight=False)
+        tell_written(console, path)
 
 
 def _run(job: Job, console: Console) -> Report:

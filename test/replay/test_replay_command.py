@@ -53,7 +53,8 @@ def test_without_a_policy_the_data_are_judged(tmp_path, capsys):
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["replay"] is None
     assert ["no message for 0.300 s", 53.4] in [[f["text"], round(f["time_s"], 1)] for f in report["findings"]]
-    assert "no message for 0.300 s" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "no message for 0.300 s" in out and f"wrote {tmp_path / 'r.json'}" in out
 
 
 def test_requirements_decide_the_exit_code(made, capsys):
@@ -112,10 +113,11 @@ def test_a_bag_without_the_needed_topics_lists_what_it_has(tmp_path, capsys):
     assert "it has no topic /joint_states (sensor_msgs/msg/JointState)" in said and "/cf_logpos" in said
 
 
-def test_the_output_bag_holds_what_would_have_been_published(made, tmp_path):
+def test_the_output_bag_holds_what_would_have_been_published(made, tmp_path, capsys):
     bag, params = made
     out = tmp_path / "out.mcap"
     assert run(["replay", bag, "--params", params, "--write", str(out), "--out", str(tmp_path / "o")]) == 0
+    assert f"wrote {out}\n" in capsys.readouterr().out
     with Bag(out) as written:
         types = {topic.name: (topic.type, topic.count) for topic in written.topics.values()}
         chunks = [m.msg for m in written.messages(["/replay/policy/chunk"])]

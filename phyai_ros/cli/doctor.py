@@ -20,7 +20,9 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def doctor(
-    params: Annotated[Path | None, typer.Option(help="Parameter file of the policy node")] = None,
+    params: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Parameter file of the policy node")
+    ] = None,
     node: Annotated[str, typer.Option(help="Name of the policy node, with its namespace")] = "/policy",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings")] = None,
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="How long to listen to the inputs")] = 2.0,

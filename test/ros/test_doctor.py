@@ -163,3 +163,4 @@ def test_the_command_prints_writes_and_exits(tmp_path, capfd, ros_environment, m
     report = json.loads((tmp_path / "d.json").read_text())
     assert not report["ok"] and {check["level"] for check in report["checks"]} >= {"FAIL", "OK"}
     assert run_cli(["doctor", "--seconds", "0.2"]) == 0
+    assert run_cli(["doctor", "--params", str(tmp_path / "none.yaml"), "--offline"]) == 2

@@ -9,6 +9,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 
 import typer
 from typer.core import TyperGroup
@@ -88,7 +89,8 @@ def run(argv: Sequence[str] | None = None, table: Mapping[str, str] = COMMANDS) 
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: tell_on_stderr(message, "yellow")
+            tell_once = cache(partial(tell_on_stderr, style="yellow"))
+            warnings.showwarning = lambda message, *_, **__: tell_once(str(message))
             LazyGroup(table, name="phyai-ros").main(args=argv, prog_name="phyai-ros")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -66,7 +66,11 @@ def test_a_file_that_cannot_be_written_is_a_sentence(table, tmp_path, capsys):
 
 
 def test_a_warning_is_a_sentence_without_a_line_of_code(table, capsys):
-    assert run(["try"], table(lambda: warnings.warn("prompt: cut to 24 tokens", stacklevel=1))) == 0
+    def function() -> None:
+        warnings.warn("prompt: cut to 24 tokens", stacklevel=1)
+        warnings.warn("prompt: cut to 24 tokens", stacklevel=1)  # another line of code, the same news
+
+    assert run(["try"], table(function)) == 0
     assert capsys.readouterr().err == "phyai-ros: prompt: cut to 24 tokens\n"
 
 

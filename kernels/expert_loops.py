@@ -36,7 +36,7 @@ class Robots:
         sizes = f"{steps} steps, {rows} rows over {self.first.keys.shape[2]} keys"
         width, depth = self.weights.entry.shape[0], len(self.weights.qkv)
         kind = str(self.weights.qkv.dtype).removeprefix("torch.")
-        return f"{self.count} robots: {sizes}, {depth} layers of {width} {kind}"
+        return f"{self.count} {'robot' if self.count == 1 else 'robots'}: {sizes}, {depth} layers of {width} {kind}"
 
 
 def expert_loops(robots: int) -> Op:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from phyai_ros.replay.requirements import Requirement
     from phyai_ros.replay.scenario import Scenario
 
+NEED_POLICY = {  # option, and what it is where it was not given
+    **dict.fromkeys(("checkpoint", "gripper", "write", "latency_trace", "drop_camera", "param")),
+    **dict.fromkeys(("compare", "mode", "device"), ""),
+    **dict.fromkeys(("inject_delay", "jitter"), 0.0),
+    "latency": "auto",
+    "seed": 0,
+}
+
 
 def replay(
     bag: options.BagFile,
@@ -63,7 +71,8 @@ def _make_job(given: SimpleNamespace) -> Job:
     from phyai_ros.replay.job import Job
     from phyai_ros.replay.topics import NodeName
 
-    job = Job(
+    _check_needs_policy(given)
+    return Job(
         bag=given.bag,
         params=given.params,
         node=NodeName(given.node, given.namespace),
@@ -76,8 +85,6 @@ def _make_job(given: SimpleNamespace) -> Job:
         output_bag=given.write,
         checkpoint=given.checkpoint,
     )
-    _check_needs_policy(job)
-    return job
 
 
 def _make_scenario(given: SimpleNamespace) -> Scenario:
@@ -168,10 +175,10 @@ def _share(key: str, text: str) -> float:
     return share
 
 
-def _check_needs_policy(job: Job) -> None:
+def _check_needs_policy(given: SimpleNamespace) -> None:
     """Options that mean nothing without a policy are refused rather than ignored."""
-    from phyai_ros.replay.scenario import Scenario
-
-    plain = Scenario(latency=job.scenario.latency, seed=job.scenario.seed)
-    if job.params is None and (job.scenario != plain or job.output_bag is not None or job.compare_topic):
-        raise ValueError("these options replay a policy; give its parameter file with --params.")
+    values = vars(given)
+    idle = [option for option, absent in NEED_POLICY.items() if (values[option] or absent) != absent]
+    if given.params is None and idle:
+        names = ", ".join("--" + option.replace("_", "-") for option in idle)
+        raise ValueError(f"{names}: only with a policy; give its parameter file with --params.")

@@ -18,7 +18,8 @@ def read_params_file(path: Path, node: str = "/policy") -> dict[str, Any]:
     Raises ValueError naming the file and what is wrong with it.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        with path.open() as file:  # from a stream, so that an error names the file and not a string
+            content = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as a parameter file: {' '.join(str(error).split())}.") from error
     if not isinstance(content, dict):

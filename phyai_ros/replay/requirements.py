@@ -64,5 +64,8 @@ def _find(name: str, figures: Mapping[str, float]) -> float:
     fitting = [full for full in figures if full == name or full.endswith(f".{name}")]
     if not fitting:
         near = get_close_matches(name, figures, n=3) or sorted(figures)[:5]
-        raise ValueError(f"--require names {name}, which this replay does not have; near to it are {', '.join(near)}.")
+        raise ValueError(
+            f"--require names {name}, which this replay does not have; near to it are {', '.join(near)}. "
+            "Figures of a policy need --params."
+        )
     return figures[min(fitting, key=len)]

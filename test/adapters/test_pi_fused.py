@@ -195,7 +195,7 @@ def test_every_choice_is_explained(adapter):
     run(adapter, make_inputs(adapter, [[True] * 3], [WORDS]), make_given(adapter, ["none"]), fused=True)
     text = adapter.dispatcher.explain()
     rows = HORIZON + adapter.lead_rows
-    assert f"expert_loops [1 robots: {STEPS} steps, {rows} rows over 64 keys, 3 layers of 64 float32] -> refer" in text
+    assert f"expert_loops [1 robot: {STEPS} steps, {rows} rows over 64 keys, 3 layers of 64 float32] -> refer" in text
     for op in ("pack_prefix", "dense_geglu", "prefix_attention", "image_attention"):
         assert f"{op} [" in text
 

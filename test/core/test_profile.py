@@ -41,7 +41,7 @@ def test_every_candidate_is_measured_or_refused_with_a_reason_at_every_shape(mea
     calls = {(choice["op"], choice["call"]): choice for choice in report["choices"]}
     assert {"prefix_attention", "dense", "dense_geglu", "expert_loops", "image_attention"} <= {op for op, _ in calls}
     robots = [call for op, call in calls if op == "expert_loops"]
-    assert sorted(call.partition(":")[0] for call in robots) == ["1 robots", "2 robots"]
+    assert sorted(call.partition(":")[0] for call in robots) == ["1 robot", "2 robots"]
     for choice in calls.values():
         times = choice["us"]
         assert 0 < times[choice["taken"]] <= min(times.values()) / 0.95 * 1.001

@@ -90,7 +90,9 @@ def test_another_mode_is_a_what_if_too(made, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--inject-delay", "0.2"], "give its parameter file with --params"),
+        (["--inject-delay", "0.2"], "--inject-delay: only with a policy; give its parameter file with --params"),
+        (["--latency", "0.05", "--drop-camera", "front:0.5"], "--drop-camera, --latency: only with a policy"),
+        (["--require", "parity.exact==1"], "Figures of a policy need --params"),
         (["--params", "{params}", "--latency", "soon"], "--latency is 'soon'; allowed is seconds"),
         (["--params", "{params}", "--drop-camera", "rear:0.5"], "--drop-camera names rear; allowed: front"),
         (["--params", "{params}", "--drop-camera", "front:2"], "allowed is a share from 0 to 1"),

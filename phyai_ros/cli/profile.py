@@ -44,6 +44,8 @@ def profile(
 
     where, folder, console = resolve_device(device), out or default_folder(), make_console()
     known = None if again else load_profile(folder, where)
+    if known is not None and (reason := known.refuse(where)):
+        console.print(f"the known times are replaced: {reason}", highlight=False, soft_wrap=True)
     policy = _load(checkpoint, adapter, where, (size, cameras, prompt_tokens), fp8_prefix)
     if where.type == "cpu" and hasattr(policy, "fuses_everywhere"):
         policy.fuses_everywhere = True  # the references, to try the command: a CPU runs the plain methods

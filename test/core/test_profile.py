@@ -49,6 +49,17 @@ def test_every_candidate_is_measured_or_refused_with_a_reason_at_every_shape(mea
             assert ("us measured" in reason) == (name in times) and (name in times or reason.startswith("refused: "))
 
 
+def test_times_of_other_versions_are_replaced_and_that_is_said(measured, tmp_path, capsys):
+    folder, _ = measured
+    known = load_profile(folder, CPU)
+    known.versions["torch"] = "0.0"
+    known.save(tmp_path)
+    capsys.readouterr()
+    assert run(["profile", *TINY, "--out", str(tmp_path)]) == 0
+    assert "the known times are replaced: measured with torch 0.0, now" in capsys.readouterr().out
+    assert load_profile(tmp_path, CPU).refuse(CPU) is None
+
+
 def test_the_runtime_finds_and_believes_it(measured):
     folder, report = measured
     engine = EngineRecipe(RandomLoad("tiny", 1, 20), "pi05", kernel_profile=folder).build()

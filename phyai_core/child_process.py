@@ -20,6 +20,7 @@ from phyai_core.shared_ring import Layout, SharedRing
 
 POLL_MS = 50
 SLEPT_SHARE, SPUN_UNTIL = 0.75, 1.25  # of the time an answer is expected to take
+LOOKED_OUT_S = 0.05  # beside longer inferences it does not count how late the waiting thread wakes up
 HEARTBEAT_S = 0.05
 END_TIMEOUT_S = 2.0
 HEARTBEAT = Layout({"beat_ns": Field((1,), np.dtype(np.int64))})  # the steady time at which the child was last alive
@@ -70,7 +71,7 @@ class ChildProcess:
     def receive(self, within_s: float, watch_heartbeat: bool, expected_s: float = 0.0) -> Any:
         """The next message. Raises ChildLost when the child ends, falls silent or lets the deadline pass.
 
-        Around the time an answer is expected it looks again and again: who sleeps wakes up late.
+        Around the time a quick answer is expected it looks again and again: who sleeps wakes up late.
         """
         self._refuse_if_lost()
         deadline = time.monotonic() + within_s
@@ -87,6 +88,8 @@ class ChildProcess:
             return self._lose(f"the policy process {self._ending()}")
 
     def _look_out(self, expected_s: float) -> None:
+        if expected_s > LOOKED_OUT_S:
+            return
         until_s = time.monotonic() + SPUN_UNTIL * expected_s
         if not self._readable.poll(int(SLEPT_SHARE * expected_s * 1e3)):
             while not self._readable.poll(0) and time.monotonic() < until_s:

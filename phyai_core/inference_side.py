@@ -95,7 +95,12 @@ class InferenceSide:
 
     def _refuse(self, chunk: ActionChunk, request: InferenceRequest) -> Fault | None:
         fault = find_chunk_fault(chunk, self.spec)
-        return fault or (self._guard(chunk, request) if self._guard is not None else None)
+        if fault is not None or self._guard is None:
+            return fault
+        try:
+            return self._guard(chunk, request)
+        except Exception as error:  # what cannot be judged is not executed
+            return Fault(Reason.INTERNAL, f"the check of the chunk raised {type(error).__name__}: {error}")
 
     def _take_off(self, flight: Flight) -> None:
         self._flight, self._pending = flight, flight.request

@@ -66,12 +66,14 @@ def test_messages_come_back_and_closing_ends_the_child():
     assert gone(child.pid)
 
 
-def test_a_stopped_child_is_noticed_by_its_heartbeat_and_killed():
+@pytest.mark.parametrize("expected_s", [0.0, 0.04, LONG_S])
+def test_a_stopped_child_is_noticed_by_its_heartbeat_and_killed(expected_s):
     with echo_child(beat_within_s=0.5) as child:
         child.send(("sleep", LONG_S))
         assert child.receive(LONG_S, True) == "asleep"
         os.kill(child.pid, signal.SIGSTOP)
-        took_s = expect_loss(child, "no sign of life for 0.[5-9] s", within_s=LONG_S, watch_heartbeat=True)
+        wanted = {"within_s": LONG_S, "watch_heartbeat": True, "expected_s": expected_s}
+        took_s = expect_loss(child, "no sign of life for 0.[5-9] s", **wanted)
         assert took_s < 10.0
 
 

@@ -221,6 +221,18 @@ def test_a_guard_can_refuse_the_first_chunk():
     assert commands[-1].action is Action.RUN
 
 
+def test_a_chunk_that_cannot_be_judged_is_not_executed_and_inference_goes_on():
+    def judge(chunk, request):
+        if request.seq < 3:
+            raise KeyError("elbow")
+
+    rig = Rig(8, [], guard=judge)
+    commands = rig.run(12)
+    assert (commands[3].action, commands[3].reason) == (Action.NONE, Reason.INTERNAL)
+    assert commands[3].text == "the check of the chunk raised KeyError: 'elbow'"
+    assert commands[-1].action is Action.RUN
+
+
 def test_sync_mode_waits_for_each_inference_without_starving():
     rig = Rig(8, [3, 3, 3, 3], mode="sync", execution_horizon=4, hold_limit_s=0.04)
     commands = rig.run(22)

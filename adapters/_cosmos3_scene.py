@@ -13,21 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phyai_adapters._qwen3_text import TextSizes
+
 
 @dataclass(frozen=True)
-class CosmosSizes:
-    """Sizes of the transformer."""
+class CosmosSizes(TextSizes):
+    """Sizes of the transformer: a language model's, and those of video and actions."""
 
-    width: int
-    depth: int
-    mlp_width: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab: int
-    eps: float
-    theta: float
-    sections: tuple[int, int, int]
     channels: int  # of the video latents
     patch: int
     action_dim: int

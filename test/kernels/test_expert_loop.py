@@ -78,7 +78,7 @@ def test_loops_are_chosen_with_a_reason_for_every_way(lengths):
     order = ["hopper, in turn", "triton"] if robots < 3 else ["triton", "hopper, in turn"]
     assert list(choice.reasons) == [*order, "reference"] and choice.taken == "reference"
     assert "float32" in choice.reasons["hopper, in turn"] and "cpu" in choice.reasons["triton"]
-    assert choice.problem.startswith(f"{robots} robots: ")
+    assert choice.problem.startswith("1 robot: " if robots == 1 else f"{robots} robots: ")
 
 
 def test_the_default_plan_covers_the_checkpoint():
